@@ -1,0 +1,59 @@
+#pragma once
+
+// Scaled dot-product attention with grouped key/value heads, without the T x T matrix.
+//
+//   auto [out, logsumexp] = kernels::attention_forward(q, k, v, 1 / std::sqrt(64.0),
+//   /*causal=*/true); kernels::attention_backward(dout, q, k, v, out, logsumexp, scale, true, {},
+//   {dq, dk, dv});   // views of one dqkv
+//
+// q [B,T,Hq,D], k and v [B,S,Hkv,D], with Hq a multiple of Hkv: query head h reads key/value head h
+// / (Hq/Hkv). The usual inputs are views of one fused tensor: any strides but 1 in the last
+// dimension. fp32 and bf16; the softmax is in fp32. The method is flash attention's (Dao et al.,
+// 2022): the backward recomputes probabilities from logsumexp.
+
+#include <palimpsest/core/kernels/dropout.h>
+
+namespace palimpsest::kernels {
+
+/// Dropout on the probabilities; p = 0 is none.
+struct AttentionDropout {
+  double p = 0;
+  DropoutKey key = {};
+  at::Tensor rows = {}; ///< int64 [B] on the CPU: each sequence's row number in the step
+};
+
+struct AttentionOutput {
+  at::Tensor out; ///< [B,T,Hq,D], contiguous, in q's dtype
+  at::Tensor logsumexp; ///< fp32 [B,Hq,T]: of the scaled scores of each query
+};
+
+struct AttentionGradients {
+  at::Tensor dq; ///< [B,T,Hq,D]
+  at::Tensor dk; ///< [B,S,Hkv,D]
+  at::Tensor dv; ///< [B,S,Hkv,D]
+};
+
+/// softmax(scale q k^T) v. `causal` lets query t see keys 0 .. t and asks for T = S.
+AttentionOutput attention_forward(
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    double scale,
+    bool causal,
+    const AttentionDropout& dropout = {});
+
+/// The gradients from dout [B,T,Hq,D] and what the forward gave. `into` names tensors to overwrite
+/// (views of one fused gradient, say); what is undefined in it is allocated. Returns all three.
+AttentionGradients attention_backward(
+    const at::Tensor& dout,
+    const at::Tensor& q,
+    const at::Tensor& k,
+    const at::Tensor& v,
+    const at::Tensor& out,
+    const at::Tensor& logsumexp,
+    double scale,
+    bool causal,
+    const AttentionDropout& dropout = {},
+    AttentionGradients into = {});
+
+} // namespace palimpsest::kernels

@@ -1,0 +1,20 @@
+#pragma once
+
+// Rows of a table by token id, and their gradient.
+//
+//   at::Tensor hidden = kernels::embedding_forward(ids, weight);
+//   kernels::embedding_backward(ids, dhidden, grad_weight);   // adds into the fp32 buffer
+
+#include <ATen/core/Tensor.h>
+
+namespace palimpsest::kernels {
+
+/// ids int64 [N] in [0,V), weight [V,H] -> [N,H]. An id out of range throws InternalError: data
+/// checks first.
+at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight);
+
+/// Adds row n of dy [N,H] into row ids[n] of the fp32 grad_weight [V,H], in the order of n: the
+/// bits depend on neither timing nor thread count.
+void embedding_backward(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& grad_weight);
+
+} // namespace palimpsest::kernels

@@ -1,0 +1,37 @@
+#pragma once
+
+// Root-mean-square normalisation (Zhang and Sennrich, 2019), forward and backward in one pass each.
+//
+//   auto [y, rstd] = kernels::rms_norm_forward(x, weight, 1e-5);
+//   at::Tensor dx = kernels::rms_norm_backward(dy, x, weight, rstd, grad_weight,
+//   residual_gradient);
+//
+// The order of roundings is that of Hugging Face's LLaMA: normalised in fp32, cast to x's dtype,
+// then multiplied by the weight. Statistics and gradients are computed in fp32. Tensors are fp32 or
+// bf16 [R,H]; R = 0 is legal.
+
+#include <ATen/core/Tensor.h>
+
+namespace palimpsest::kernels {
+
+struct RmsNormOutput {
+  at::Tensor y; ///< [R,H] in x's dtype
+  at::Tensor rstd; ///< [R] fp32: 1 / sqrt(mean(x^2) + eps); what the backward needs besides x
+};
+
+/// x [R,H], weight [H] of x's dtype.
+RmsNormOutput rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+/// The gradient of x [R,H] in dy's dtype. `grad_weight` fp32 [H] is added into; leave it undefined
+/// for a frozen weight. `add_to` [R,H], where defined, is added to the result before it is rounded:
+/// the gradient that arrives over the residual branch. The weight gradient's bits depend on nothing
+/// but the inputs, the thread count included.
+at::Tensor rms_norm_backward(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& rstd,
+    const at::Tensor& grad_weight = {},
+    const at::Tensor& add_to = {});
+
+} // namespace palimpsest::kernels
