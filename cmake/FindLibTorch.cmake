@@ -2,17 +2,23 @@
 #
 # LibTorch's own CMake package demands a CUDA toolkit even for a CPU build and fails with recent ones on a machine without
 # a GPU, so the libraries are named here. Looked for in LIBTORCH_ROOT (cache or environment), .deps/torch, CMAKE_PREFIX_PATH.
+# With PALIMPSEST_CUDA the CUDA half is linked too.
 
 find_path(LibTorch_INCLUDE_DIR ATen/core/Tensor.h
   HINTS ${LIBTORCH_ROOT} $ENV{LIBTORCH_ROOT} ${CMAKE_SOURCE_DIR}/.deps/torch/torch
   PATH_SUFFIXES include)
-get_filename_component(LibTorch_ROOT_DIR ${LibTorch_INCLUDE_DIR} DIRECTORY)
+get_filename_component(LibTorch_ROOT_DIR "${LibTorch_INCLUDE_DIR}" DIRECTORY)
 find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${LibTorch_ROOT_DIR}/lib)
 find_library(LibTorch_C10_LIBRARY c10 HINTS ${LibTorch_ROOT_DIR}/lib)
+set(libraries LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY)
+if(PALIMPSEST_CUDA)
+  find_library(LibTorch_CUDA_LIBRARY torch_cuda HINTS ${LibTorch_ROOT_DIR}/lib)
+  find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda HINTS ${LibTorch_ROOT_DIR}/lib)
+  list(APPEND libraries LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY)
+endif()
 
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(LibTorch REQUIRED_VARS
-  LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_INCLUDE_DIR)
+find_package_handle_standard_args(LibTorch REQUIRED_VARS ${libraries} LibTorch_INCLUDE_DIR)
 
 if(LibTorch_FOUND AND NOT TARGET torch::torch)
   add_library(torch::torch INTERFACE IMPORTED)
@@ -21,6 +27,18 @@ if(LibTorch_FOUND AND NOT TARGET torch::torch)
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
   # at::parallel_for is a header template and is serial without OpenMP.
-  target_link_libraries(torch::torch INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} OpenMP::OpenMP_CXX)
-  target_link_options(torch::torch INTERFACE "LINKER:-rpath,${LibTorch_ROOT_DIR}/lib" "LINKER:--allow-shlib-undefined")
+  target_link_libraries(torch::torch INTERFACE
+    ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} OpenMP::OpenMP_CXX)
+  target_link_options(torch::torch INTERFACE
+    "LINKER:-rpath,${LibTorch_ROOT_DIR}/lib" "LINKER:--allow-shlib-undefined")
+  if(PALIMPSEST_CUDA)
+    # Nothing refers to the CUDA half by symbol: it registers its kernels when loaded.
+    target_link_options(torch::torch INTERFACE "LINKER:--no-as-needed,${LibTorch_CUDA_LIBRARY},--as-needed")
+    target_link_libraries(torch::torch INTERFACE ${LibTorch_C10_CUDA_LIBRARY} CUDA::cudart)
+    if(NOT EXISTS ${LibTorch_ROOT_DIR}/../nvidia/cudnn AND NOT EXISTS ${LibTorch_ROOT_DIR}/lib/libcudnn.so.9)
+      message(NOTICE "LibTorch at ${LibTorch_ROOT_DIR} is the CPU set-up: CUDA programs build, but start only with the "
+        "whole one (./dev setup takes it where it finds an NVIDIA driver).")
+    endif()
+  endif()
 endif()
+mark_as_advanced(LibTorch_INCLUDE_DIR ${libraries})

@@ -1,29 +1,60 @@
 # The libraries that the project stands on, each as an imported target.
+#
+# All that is missing is reported at once, by the names of packages.txt, and written to missing.txt in the build
+# folder, from which ./dev installs.
+
+set(PALIMPSEST_MISSING "")
+
+macro(palimpsest_need name)
+  find_package(${name} QUIET ${ARGN})
+  if(NOT ${name}_FOUND)
+    list(APPEND PALIMPSEST_MISSING ${name})
+  endif()
+endmacro()
+
+# A library without a CMake package of its own that works for every version we support.
+function(palimpsest_need_library name target library header)
+  find_library(${name}_LIBRARY ${library})
+  find_path(${name}_INCLUDE_DIR ${header})
+  if(${name}_LIBRARY AND ${name}_INCLUDE_DIR)
+    add_library(${target} UNKNOWN IMPORTED)
+    set_target_properties(${target} PROPERTIES
+      IMPORTED_LOCATION ${${name}_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${${name}_INCLUDE_DIR})
+  else()
+    set(PALIMPSEST_MISSING ${PALIMPSEST_MISSING} ${name} PARENT_SCOPE)
+  endif()
+endfunction()
 
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(Protobuf REQUIRED)
-find_package(yaml-cpp REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(GTest REQUIRED)
-find_package(LibTorch REQUIRED)
+palimpsest_need(Protobuf)
+palimpsest_need(yaml-cpp)
+palimpsest_need(nlohmann_json)
+palimpsest_need(CLI11)
+palimpsest_need(fmt)
+palimpsest_need(spdlog)
+palimpsest_need_library(oneDNN dnnl::dnnl dnnl oneapi/dnnl/dnnl.hpp)
+palimpsest_need_library(Highway hwy::hwy hwy hwy/highway.h)
+palimpsest_need_library(xxHash xxhash::xxhash xxhash xxhash.h)
+if(PALIMPSEST_BUILD_TESTS)
+  palimpsest_need(GTest)
+  palimpsest_need(benchmark)
+endif()
+if(PALIMPSEST_CUDA)
+  palimpsest_need(CUDAToolkit)
+endif()
+palimpsest_need(LibTorch)
 
-# Debian's yaml-cpp exports a plain target name without a namespace.
-if(NOT TARGET yaml-cpp::yaml-cpp)
-  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+if(yaml-cpp_FOUND AND NOT TARGET yaml-cpp::yaml-cpp)
+  # Debian's exports a name without a namespace.
+  add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED)
+  target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)
 endif()
 
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
-add_library(dnnl::dnnl UNKNOWN IMPORTED)
-set_target_properties(dnnl::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
-  INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
-
-find_library(HWY_LIBRARY hwy REQUIRED)
-find_path(HWY_INCLUDE_DIR hwy/highway.h REQUIRED)
-add_library(hwy::hwy UNKNOWN IMPORTED)
-set_target_properties(hwy::hwy PROPERTIES IMPORTED_LOCATION ${HWY_LIBRARY}
-  INTERFACE_INCLUDE_DIRECTORIES ${HWY_INCLUDE_DIR})
+string(REPLACE ";" "\n" lines "${PALIMPSEST_MISSING}")
+file(WRITE ${CMAKE_BINARY_DIR}/missing.txt "${lines}")
+if(PALIMPSEST_MISSING)
+  string(REPLACE ";" ", " names "${PALIMPSEST_MISSING}")
+  message(FATAL_ERROR "Missing: ${names}. Run ./dev setup, or install the packages that "
+    "cmake/packages.txt names; CMAKE_PREFIX_PATH and LIBTORCH_ROOT say where else to look.")
+endif()
