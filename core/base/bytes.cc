@@ -28,8 +28,8 @@ constexpr std::array<std::pair<std::string_view, double>, 11> kUnits{{
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
   double number = 0;
-  const auto [end, status] = std::from_chars(
-      text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  const auto [end, status] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
   if (status != std::errc() || !std::isfinite(number) || std::signbit(number)) {
     return std::nullopt;
   }

@@ -26,7 +26,19 @@ TEST(ParseBytes, AcceptsUnitsAndPlainNumbers) {
 
 TEST(ParseBytes, RefusesWhatIsNoSize) {
   for (const std::string_view text :
-       {"", "GiB", "-1", "-0", "1.5", "8 gib", "8  GiB", "nan", "inf", "1e400", "9223372036854775808", "9000000TiB", "1x"}) {
+       {"",
+        "GiB",
+        "-1",
+        "-0",
+        "1.5",
+        "8 gib",
+        "8  GiB",
+        "nan",
+        "inf",
+        "1e400",
+        "9223372036854775808",
+        "9000000TiB",
+        "1x"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
 }
