@@ -1,6 +1,7 @@
 """Feeds each gate a tree that breaks it and the same tree put right."""
 
 import pathlib
+import shutil
 import tempfile
 import unittest
 
@@ -72,6 +73,7 @@ class Marks(Gate):
             self.refuses(lint.check_unfinished, {"docs/a.md": f"one\n{mark}: two\n"}, "docs/a.md:2:")
         self.accepts(lint.check_unfinished, {"a.md": "METHODOLOGY todos", "tests/data/a.txt": "X" "XX"})
 
+    @unittest.skipUnless(shutil.which("clang-format"), "no clang-format here")
     def test_format(self):
         style = "BasedOnStyle: LLVM\n"
         self.refuses(lint.check_format, {".clang-format": style, "a.cc": "int  a;\n", "b.cc": "int b;\n"}, "a.cc:1:")
