@@ -56,8 +56,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_), size_};
   }
-  /// Tells the system that this part is not needed soon, so that a streamed model does not fill the
-  /// page cache.
+  /// Gives this part's pages back, so that a model streamed from a file does not stay resident; a later read fetches
+  /// them again.
   void forget(std::span<const std::byte> part) const;
 
  private:

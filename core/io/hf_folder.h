@@ -37,7 +37,7 @@ class HfFolder {
   /// One tensor and the file that holds it (an index into files()).
   struct Entry {
     size_t file = 0;
-    const StoredTensor* tensor = nullptr;
+    StoredTensor tensor;
   };
 
   explicit HfFolder(std::filesystem::path path);
