@@ -110,6 +110,7 @@ class MemoryContext {
   Category category() const;
 
  private:
+  friend class Ledger;
   friend class ScopedContext;
   friend class ScopedCategory;
   friend void adopt_openmp_workers(MemoryContext& context);
@@ -141,15 +142,17 @@ class ScopedCategory {
   ScopedCategory& operator=(const ScopedCategory&) = delete;
 
  private:
-  MemoryContext& context_;
+  Ledger* ledger_;
   Category previous_;
 };
 
-/// Lets the OpenMP workers of the calling thread allocate for `context` from now on, in its current
-/// category. Kernels allocate inside workers (flash attention does), where a scope of the calling
-/// thread is not seen. A thread pool that grows has new workers: call it again then (set_threads()
-/// does); it costs one empty parallel region.
+/// Lets the OpenMP workers of the calling thread allocate for `context` from now on, in its current category. Kernels
+/// allocate inside workers (flash attention does), where a scope of the calling thread is not seen. A thread pool that grows
+/// has new workers: call it again then (set_threads() does); it costs one empty parallel region.
 void adopt_openmp_workers(MemoryContext& context);
+
+/// The same for the context, and the pinned category, that the calling thread has now.
+void adopt_openmp_workers();
 
 /// Moves a live storage's bytes to another category of the context that it was charged to. Returns
 /// false, and does nothing, for a storage that the CPU allocator did not make (a mapped file, say)
