@@ -1,0 +1,35 @@
+#pragma once
+
+// What one micro-batch brings into a step. All of it needs no gradient; a block reads it beside its operands.
+//
+//   MicroBatch batch{.inputs = ids, .labels = shifted, .rows = rows, .target_count = count_targets(shifted)};
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace palimpsest {
+
+/// A label that is no target.
+inline constexpr int64_t kIgnoredLabel = -100;
+
+struct MicroBatch {
+  /// Token ids, int64 [B, T], or features, float [B, D]: value(loader) of the plan.
+  at::Tensor inputs;
+  /// int64 [B, T], already shifted (labels[b, t] is the target of position t, kIgnoredLabel is none), or
+  /// float targets [B, D] of a regression.
+  at::Tensor labels;
+  /// int64 [B]: each row's number among the step's samples over all ranks and micro-batches. Randomness is a
+  /// function of it, so that it depends on no micro-batch size.
+  at::Tensor rows;
+  /// Targets in `labels`: the micro-batch's share of the step's one denominator.
+  int64_t target_count = 0;
+  /// Tokens (or rows of features) without padding, for rates.
+  int64_t token_count = 0;
+};
+
+/// The micro-batches of this rank for one optimizer step, in order.
+using StepBatch = std::vector<MicroBatch>;
+
+} // namespace palimpsest

@@ -1,0 +1,33 @@
+#pragma once
+
+// Sees a run and changes nothing: tracker, progress, metrics, timeline.
+
+#include <palimpsest/core/plan/op.h>
+
+#include <cstdint>
+
+namespace palimpsest {
+
+/// One optimizer step as it is reported. `metrics.jsonl` has one object of exactly these fields a step.
+struct StepRecord {
+  int64_t step = 0; // from 1
+  double loss = 0; // sum of token losses / targets, over the whole step
+  double grad_norm = 0; // before clipping
+  double learning_rate = 0;
+  bool skipped = false; // not finite, or without a target: nothing was updated
+  int64_t tokens = 0;
+  double step_time_s = 0;
+  double tokens_per_s = 0;
+  int64_t peak_device_bytes = 0;
+  int64_t peak_rss_bytes = 0;
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void op_begin(size_t /*index*/, const Op& /*op*/) {}
+  virtual void op_end(size_t /*index*/, const Op& /*op*/) {}
+  virtual void step_end(const StepRecord& /*record*/) {}
+};
+
+} // namespace palimpsest

@@ -1,0 +1,71 @@
+#include <palimpsest/core/contracts/param_unit.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace palimpsest {
+
+ParamUnit::ParamUnit(
+    std::string name,
+    std::vector<Parameter> parameters,
+    at::ScalarType dtype,
+    bool trainable)
+    : name_(std::move(name)), parameters_(std::move(parameters)), dtype_(dtype),
+      trainable_(trainable) {
+  for (Parameter& parameter : parameters_) {
+    parameter.offset = numel_;
+    parameter.numel = 1;
+    for (const int64_t size : parameter.shape) {
+      check(size >= 0, "parameter {} has a negative size", parameter.name);
+      parameter.numel *= size;
+    }
+    numel_ += parameter.numel;
+  }
+}
+
+void ParamUnit::bind_data(at::Tensor flat) {
+  check(
+      !flat.defined() || (flat.numel() >= numel_ && flat.scalar_type() == dtype_),
+      "unit {}: a flat buffer of another size or dtype",
+      name_);
+  data_ = std::move(flat);
+}
+
+void ParamUnit::bind_grad(at::Tensor flat) {
+  check(
+      !flat.defined() || (flat.numel() >= numel_ && flat.scalar_type() == at::kFloat),
+      "unit {}: a gradient buffer of another size or dtype",
+      name_);
+  grad_ = std::move(flat);
+}
+
+at::Tensor ParamUnit::view(size_t first, size_t count) const {
+  check(data_.defined(), "parameters of unit {} are read while not gathered", name_);
+  return slice(data_, first, count);
+}
+
+at::Tensor ParamUnit::grad_view(size_t first, size_t count) const {
+  check(grad_.defined(), "the gradient buffer of unit {} is used while not live", name_);
+  return slice(grad_, first, count);
+}
+
+at::Tensor ParamUnit::slice(const at::Tensor& flat, size_t first, size_t count) const {
+  check(count > 0 && first + count <= parameters_.size(), "unit {}: no such parameter", name_);
+  std::vector<int64_t> shape = parameters_[first].shape;
+  int64_t numel = parameters_[first].numel;
+  for (size_t index = first + 1; index < first + count; ++index) {
+    const std::vector<int64_t>& other = parameters_[index].shape;
+    check(
+        !shape.empty() && other.size() == shape.size() &&
+            std::equal(other.begin() + 1, other.end(), shape.begin() + 1),
+        "unit {}: neighbours of different sizes cannot be one view",
+        name_);
+    shape[0] += other[0];
+    numel += parameters_[index].numel;
+  }
+  return flat.narrow(0, parameters_[first].offset, numel).view(shape);
+}
+
+} // namespace palimpsest

@@ -1,0 +1,80 @@
+#pragma once
+
+// The unit of sharding: a block's parameters of one (trainable, dtype) in one flat buffer.
+//
+//   ParamUnit unit("model.layers.0.mlp", {{"….gate_proj.weight", {I, H}}, {"….up_proj.weight", {I, H}}}, at::kFloat, true);
+//   unit.bind_data(flat);                       // the store's doing
+//   at::Tensor gate = unit.view(0);             // [I, H], a view of flat
+//   at::Tensor both = unit.view(0, 2);          // [2I, H]: neighbours with equal trailing sizes, fused
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+
+/// One named parameter inside a unit. Names are global and equal to the model folder's.
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape; // empty: a scalar
+  int64_t offset = 0; // elements from the unit's start, set by the unit
+  int64_t numel = 0; // set by the unit
+};
+
+class ParamUnit {
+ public:
+  /// `dtype`: of the parameters as blocks see them (the compute dtype).
+  ParamUnit(
+      std::string name,
+      std::vector<Parameter> parameters,
+      at::ScalarType dtype,
+      bool trainable);
+
+  const std::string& name() const {
+    return name_;
+  }
+  const std::vector<Parameter>& parameters() const {
+    return parameters_;
+  }
+  at::ScalarType dtype() const {
+    return dtype_;
+  }
+  bool trainable() const {
+    return trainable_;
+  }
+  /// Elements of all parameters, without padding.
+  int64_t numel() const {
+    return numel_;
+  }
+
+  /// The flat buffers, [numel] or longer; undefined while the plan's slot param or grad_buffer is not live. `grad` is
+  /// fp32 whatever the parameters' dtype; blocks add their weight gradients into its views.
+  void bind_data(at::Tensor flat);
+  void bind_grad(at::Tensor flat);
+  const at::Tensor& data() const {
+    return data_;
+  }
+  const at::Tensor& grad() const {
+    return grad_;
+  }
+
+  /// Parameters [first, first + count) as one view of the flat buffer: the first dimension concatenated, the others
+  /// equal. InternalError where the buffer is not live.
+  at::Tensor view(size_t first, size_t count = 1) const;
+  at::Tensor grad_view(size_t first, size_t count = 1) const;
+
+ private:
+  at::Tensor slice(const at::Tensor& flat, size_t first, size_t count) const;
+
+  std::string name_;
+  std::vector<Parameter> parameters_;
+  at::ScalarType dtype_;
+  bool trainable_;
+  int64_t numel_ = 0;
+  at::Tensor data_;
+  at::Tensor grad_;
+};
+
+} // namespace palimpsest

@@ -1,0 +1,339 @@
+#include <palimpsest/memory/profile/profile.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <fmt/ranges.h>
+
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+namespace palimpsest {
+namespace {
+
+int64_t storage_bytes(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<int64_t>(tensor.storage().nbytes()) : 0;
+}
+
+/// Bytes of distinct storages that are not one of `elsewhere`.
+int64_t owned_bytes(Tape& tape, TensorSpan elsewhere) {
+  std::set<const void*> seen;
+  for (const at::Tensor& tensor : elsewhere) {
+    seen.insert(tensor.storage().unsafeGetStorageImpl());
+  }
+  int64_t bytes = 0;
+  for (const at::Tensor* tensor : tape.tensors()) {
+    if (tensor->defined() && seen.insert(tensor->storage().unsafeGetStorageImpl()).second) {
+      bytes += storage_bytes(*tensor);
+    }
+  }
+  return bytes;
+}
+
+/// Gives units that are not bound zeros to compute with, and gradient buffers; takes them back.
+class BoundUnits {
+ public:
+  BoundUnits(Chain& chain, const std::vector<int>& units) {
+    for (const int index : units) {
+      ParamUnit& unit = *chain.units[static_cast<size_t>(index)];
+      if (!unit.data().defined()) {
+        unit.bind_data(at::zeros({unit.numel()}, unit.dtype()));
+        data_.push_back(&unit);
+      }
+      if (unit.trainable() && !unit.grad().defined()) {
+        unit.bind_grad(at::zeros({unit.numel()}, at::kFloat));
+        grads_.push_back(&unit);
+      }
+    }
+  }
+  BoundUnits(const BoundUnits&) = delete;
+  BoundUnits& operator=(const BoundUnits&) = delete;
+  ~BoundUnits() {
+    for (ParamUnit* unit : data_) {
+      unit->bind_data({});
+    }
+    for (ParamUnit* unit : grads_) {
+      unit->bind_grad({});
+    }
+  }
+
+ private:
+  std::vector<ParamUnit*> data_;
+  std::vector<ParamUnit*> grads_;
+};
+
+/// One measured call.
+struct Measured {
+  double seconds = std::numeric_limits<double>::infinity();
+  int64_t transient = 0; // highest total during the call above what was live before it
+};
+
+class Profiler {
+ public:
+  Profiler(Chain& chain, const MicroBatch& sample, MemoryContext& memory, ProfileOptions options)
+      : chain_(chain), memory_(memory), options_(options) {
+    context_.batch = &sample;
+    values_[{kLoader, 0}] = sample.inputs;
+  }
+
+  ModelCost run() {
+    ModelCost model;
+    for (const auto& unit : chain_.units) {
+      model.units.push_back(unit_cost(*unit));
+    }
+    const MicroBatch& sample = *context_.batch;
+    model.batch_bytes = storage_bytes(sample.inputs) + storage_bytes(sample.labels);
+    for (size_t index = 0; index < chain_.blocks.size(); ++index) {
+      model.blocks.push_back(block_cost(static_cast<int>(index)));
+    }
+    model.blocks.push_back(terminal_cost());
+    for (const ChainLayer& layer : chain_.layers) {
+      model.layers.push_back({layer.name, layer.blocks});
+    }
+    model.validate();
+    return model;
+  }
+
+ private:
+  UnitCost unit_cost(const ParamUnit& unit) const {
+    const auto element = static_cast<int64_t>(c10::elementSize(unit.dtype()));
+    UnitCost cost{.name = unit.name(), .parameter_bytes = unit.numel() * element};
+    cost.frozen = !unit.trainable();
+    if (unit.trainable()) {
+      const int masters = unit.dtype() == at::kFloat ? 0 : 1;
+      cost.gradient_bytes = unit.numel() * 4;
+      cost.state_bytes = unit.numel() * 4 * (masters + options_.moment_count);
+    }
+    return cost;
+  }
+
+  Measured measure(const std::function<void()>& call) {
+    const int64_t before = memory_.total().live;
+    memory_.begin_interval();
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    const auto seconds = std::chrono::steady_clock::now() - begin;
+    return {std::chrono::duration<double>(seconds).count(), memory_.interval_peak() - before};
+  }
+
+  Tensors operands(const std::vector<ValueRef>& reads) const {
+    Tensors inputs;
+    for (const ValueRef& read : reads) {
+      inputs.push_back(values_.at({read.producer, read.index}));
+    }
+    return inputs;
+  }
+
+  static std::string key(const std::string& kind, TensorSpan inputs) {
+    std::string text = kind;
+    for (const at::Tensor& input : inputs) {
+      text += fmt::format(" {}", fmt::join(input.sizes(), "x"));
+    }
+    return text;
+  }
+
+  BlockCost block_cost(int index) {
+    const ChainBlock& entry = chain_.blocks[static_cast<size_t>(index)];
+    const Tensors inputs = operands(entry.reads);
+    auto [found, fresh] = known_.try_emplace(key(entry.block->kind(), inputs));
+    if (fresh) {
+      const BoundUnits bound(chain_, entry.units);
+      found->second = measure_block(entry, inputs);
+    }
+    BlockCost cost = found->second.cost;
+    cost.name = entry.name;
+    cost.reads = entry.reads;
+    cost.saves = entry.saves;
+    cost.units = entry.units;
+    cost.backward_reads_units = entry.backward_reads_units;
+    for (int value = 0; value < entry.values; ++value) {
+      values_[{index, value}] = found->second.values[static_cast<size_t>(value)];
+    }
+    return cost;
+  }
+
+  struct Known {
+    BlockCost cost;
+    Tensors values; // stand for those of every block of this kind
+  };
+
+  Known measure_block(const ChainBlock& entry, const Tensors& inputs) {
+    Known known;
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      // Times are the best of all repeats, bytes those of the last: no kernel compiles in it.
+      const double best_forward = repeat == 0 ? infinity() : known.cost.forward_seconds;
+      const double best_input = repeat == 0 ? infinity() : known.cost.input_seconds;
+      const double best_weight = repeat == 0 ? infinity() : known.cost.weight_seconds;
+      Measured full_backward;
+      for (const TapeMode tape : {TapeMode::kNone, TapeMode::kLean, TapeMode::kFull}) {
+        measure_forward(entry, inputs, tape, known);
+        if (tape != TapeMode::kNone) {
+          full_backward = measure_backward(entry, inputs, tape, full_backward, known);
+        }
+      }
+      measure_split(entry, inputs, known);
+      known.cost.forward_seconds = std::min(best_forward, known.cost.forward_seconds);
+      known.cost.input_seconds = std::min(best_input, known.cost.input_seconds);
+      known.cost.weight_seconds = std::min(best_weight, known.cost.weight_seconds);
+    }
+    known.cost.forward_flops = entry.block->forward_flops(inputs);
+    known.cost.backward_flops = entry.block->backward_flops(inputs);
+    return known;
+  }
+
+  static double infinity() {
+    return std::numeric_limits<double>::infinity();
+  }
+
+  static std::vector<int> all_values(const ChainBlock& entry) {
+    std::vector<int> yields;
+    for (int value = 0; value < entry.values; ++value) {
+      yields.push_back(value);
+    }
+    return yields;
+  }
+
+  ForwardResult forward(const ChainBlock& entry, const Tensors& inputs, TapeMode tape) {
+    return entry.block->forward(inputs, {tape, all_values(entry), {}}, context_);
+  }
+
+  void measure_forward(
+      const ChainBlock& entry,
+      const Tensors& inputs,
+      TapeMode tape,
+      Known& known) {
+    ForwardResult result;
+    const Measured measured = measure([&] { result = forward(entry, inputs, tape); });
+    known.cost.value_bytes.clear();
+    int64_t kept = 0;
+    for (const at::Tensor& value : result.values) {
+      known.cost.value_bytes.push_back(storage_bytes(value));
+      kept += storage_bytes(value);
+    }
+    const int64_t owned = result.tape != nullptr ? owned_bytes(*result.tape, inputs) : 0;
+    const int64_t workspace = std::max<int64_t>(0, measured.transient - kept - owned);
+    switch (tape) {
+      case TapeMode::kNone:
+        known.cost.forward_workspace.none = workspace;
+        known.cost.forward_seconds = measured.seconds;
+        break;
+      case TapeMode::kLean:
+        known.cost.forward_workspace.lean = workspace;
+        known.cost.lean_bytes = owned;
+        break;
+      case TapeMode::kFull:
+        known.cost.forward_workspace.full = workspace;
+        known.cost.full_bytes = owned;
+        break;
+    }
+    known.values = std::move(result.values);
+    entry.block->commit(false);
+  }
+
+  /// Backward from a lean tape, then from a full one; `lean` is the former's measurement.
+  Measured measure_backward(
+      const ChainBlock& entry,
+      const Tensors& inputs,
+      TapeMode tape,
+      const Measured& lean,
+      Known& known) {
+    ForwardResult result = forward(entry, inputs, tape);
+    const Tensors grads = ones(result.values);
+    result.values.clear();
+    Tensors grad_inputs;
+    const Measured measured = measure(
+        [&] { grad_inputs = result.tape->backward(inputs, grads, BackwardPart::kBoth, context_); });
+    int64_t kept = 0;
+    for (const at::Tensor& grad : grad_inputs) {
+      kept += storage_bytes(grad);
+    }
+    const int64_t workspace = std::max<int64_t>(0, measured.transient - kept);
+    if (tape == TapeMode::kLean) {
+      known.cost.backward_workspace.lean = workspace;
+    } else {
+      known.cost.backward_workspace.full = workspace;
+      known.cost.lean_seconds = std::max(0.0, lean.seconds - measured.seconds);
+    }
+    entry.block->commit(false);
+    return measured;
+  }
+
+  void measure_split(const ChainBlock& entry, const Tensors& inputs, Known& known) {
+    ForwardResult result = forward(entry, inputs, TapeMode::kFull);
+    const Tensors grads = ones(result.values);
+    result.values.clear();
+    Tensors grad_inputs;
+    const Measured input = measure([&] {
+      grad_inputs = result.tape->backward(inputs, grads, BackwardPart::kInput, context_);
+    });
+    known.cost.input_seconds = input.seconds;
+    known.cost.weight_jobs_bytes = owned_bytes(*result.tape, {});
+    grad_inputs.clear();
+    const Measured weight =
+        measure([&] { result.tape->backward({}, {}, BackwardPart::kWeight, context_); });
+    known.cost.weight_seconds = weight.seconds;
+    known.cost.weight_workspace = std::max<int64_t>(0, weight.transient);
+    entry.block->commit(false);
+  }
+
+  static Tensors ones(const Tensors& values) {
+    Tensors grads;
+    for (const at::Tensor& value : values) {
+      grads.push_back(at::ones_like(value));
+    }
+    return grads;
+  }
+
+  BlockCost terminal_cost() {
+    const Tensors inputs = operands(chain_.terminal_reads);
+    BlockCost cost{.name = chain_.terminal->kind(), .reads = chain_.terminal_reads};
+    cost.units = chain_.terminal_units;
+    cost.forward_seconds = infinity();
+    const BoundUnits bound(chain_, cost.units);
+    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+      const Measured evaluated =
+          measure([&] { chain_.terminal->forward(inputs, false, context_); });
+      LossResult result;
+      const Measured measured =
+          measure([&] { result = chain_.terminal->forward(inputs, true, context_); });
+      int64_t kept = 0;
+      for (const at::Tensor& grad : result.grad_inputs) {
+        kept += storage_bytes(grad);
+      }
+      const int64_t workspace = std::max<int64_t>(0, measured.transient - kept);
+      cost.forward_workspace = {evaluated.transient, workspace, workspace};
+      cost.forward_seconds = std::min(cost.forward_seconds, measured.seconds);
+    }
+    cost.forward_flops = chain_.terminal->forward_flops(inputs);
+    cost.backward_flops = 2 * cost.forward_flops;
+    return cost;
+  }
+
+  Chain& chain_;
+  MemoryContext& memory_;
+  ProfileOptions options_;
+  BlockContext context_;
+  std::map<std::pair<int, int>, at::Tensor> values_;
+  std::map<std::string, Known> known_;
+};
+
+} // namespace
+
+ModelCost profile(
+    Chain& chain,
+    const MicroBatch& sample,
+    MemoryContext& memory,
+    const ProfileOptions& options) {
+  const ScopedCategory category(memory, Category::workspace);
+  return Profiler(chain, sample, memory, options).run();
+}
+
+} // namespace palimpsest

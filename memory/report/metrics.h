@@ -1,0 +1,37 @@
+#pragma once
+
+// metrics.jsonl: one JSON object per optimizer step, whole and on disk when the step's record is
+// seen.
+//
+//   MetricsWriter metrics("runs/a/metrics.jsonl");   // {"step": 1, "loss": 4.16, "grad_norm": ...}
+
+#include <palimpsest/core/contracts/observer.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+namespace palimpsest {
+
+class MetricsWriter final : public Observer {
+ public:
+  /// Begins the file anew. EnvironmentError with path and reason where it cannot be written, now or
+  /// later.
+  explicit MetricsWriter(std::filesystem::path path);
+
+  void step_end(const StepRecord& record) override;
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const {
+      std::fclose(file);
+    }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+};
+
+/// A record as one line of JSON, without the line's end. A number that is not finite is null.
+std::string to_json_line(const StepRecord& record);
+
+} // namespace palimpsest

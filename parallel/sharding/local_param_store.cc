@@ -1,0 +1,122 @@
+#include <palimpsest/parallel/sharding/local_param_store.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+namespace palimpsest {
+
+LocalParamStore::LocalParamStore(
+    const std::vector<std::unique_ptr<ParamUnit>>& units,
+    Layout layout,
+    std::vector<std::vector<GroupRange>> groups,
+    MemoryContext& memory)
+    : units_(units), shards_(units.size()), memory_(memory) {
+  check(groups.size() == units.size(), "{} groups for {} units", groups.size(), units.size());
+  for (size_t index = 0; index < units.size(); ++index) {
+    ParamUnit& unit = *units[index];
+    ParamShard& shard = shards_[index];
+    shard.groups = std::move(groups[index]);
+    {
+      const ScopedCategory category(memory_, Category::parameters);
+      shard.parameters = at::empty({unit.numel()}, unit.dtype());
+    }
+    unit.bind_data(shard.parameters);
+    if (!unit.trainable()) {
+      continue;
+    }
+    const ScopedCategory category(memory_, Category::optimizer);
+    if (unit.dtype() != at::kFloat) {
+      shard.master = at::empty({unit.numel()}, at::kFloat);
+    }
+    for (int number = 0; number < layout.moment_count; ++number) {
+      shard.moments.push_back(at::zeros({unit.numel()}, at::kFloat));
+    }
+  }
+}
+
+LocalParamStore::~LocalParamStore() {
+  for (const auto& unit : units_) {
+    unit->bind_data({});
+    unit->bind_grad({});
+  }
+}
+
+void LocalParamStore::refresh(int unit) {
+  ParamShard& shard = this->shard(unit);
+  if (shard.master.defined()) {
+    shard.parameters.copy_(shard.master);
+  }
+}
+
+Ticket LocalParamStore::gather(int unit) {
+  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+  return {};
+}
+
+void LocalParamStore::release(int unit) {
+  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+}
+
+void LocalParamStore::open(const Slot& slot) {
+  const ScopedCategory category(memory_, Category::gradients);
+  ParamShard& shard = this->shard(slot.owner);
+  check(!shard.gradient.defined(), "{} begins twice", to_text(slot));
+  shard.gradient = at::zeros({unit_at(slot.owner).numel()}, at::kFloat);
+  unit_at(slot.owner).bind_grad(shard.gradient);
+}
+
+void LocalParamStore::close(const Slot& slot) {
+  shard(slot.owner).gradient = at::Tensor();
+  unit_at(slot.owner).bind_grad({});
+}
+
+std::vector<at::Tensor*> LocalParamStore::tensors(const Slot& slot) {
+  ParamShard& shard = this->shard(slot.owner);
+  switch (slot.kind) {
+    case SlotKind::kParam:
+    case SlotKind::kParamShard:
+      return {&shard.parameters};
+    case SlotKind::kGradBuffer:
+    case SlotKind::kGradShard:
+      return {&shard.gradient};
+    case SlotKind::kOptimizerState: {
+      std::vector<at::Tensor*> states;
+      if (shard.master.defined()) {
+        states.push_back(&shard.master);
+      }
+      for (at::Tensor& moment : shard.moments) {
+        states.push_back(&moment);
+      }
+      return states;
+    }
+    default:
+      check(false, "{} belongs to no unit", to_text(slot));
+      return {};
+  }
+}
+
+Ticket LocalParamStore::reduce(int unit, MicroBatchRange, ReduceAxis) {
+  check(shard(unit).gradient.defined(), "unit {} has no gradient to reduce", unit);
+  return {};
+}
+
+Ticket LocalParamStore::publish(int unit) {
+  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+  return {};
+}
+
+ParamShard& LocalParamStore::shard(int unit) {
+  check(unit >= 0 && static_cast<size_t>(unit) < shards_.size(), "no unit {}", unit);
+  return shards_[static_cast<size_t>(unit)];
+}
+
+ParamUnit& LocalParamStore::unit_at(int unit) const {
+  check(unit >= 0 && static_cast<size_t>(unit) < units_.size(), "no unit {}", unit);
+  return *units_[static_cast<size_t>(unit)];
+}
+
+} // namespace palimpsest
