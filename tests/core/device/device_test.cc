@@ -1,3 +1,6 @@
+// Covers: core/device/cuda.cc
+// Covers: core/device/no_cuda.cc
+
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/device/device.h>
 
