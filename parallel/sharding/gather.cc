@@ -1,0 +1,138 @@
+#include <palimpsest/parallel/sharding/gather.h>
+
+#include <palimpsest/core/plan/effects.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace palimpsest {
+namespace {
+
+constexpr size_t kNever = std::numeric_limits<size_t>::max();
+
+/// Which units one rank holds gathered, along its plan.
+class Gatherer {
+ public:
+  Gatherer(const StepPlan& plan, int rank, const Job& job, int64_t window)
+      : plan_(plan), job_(job), window_(window), units_(job.units_of(rank).size()),
+        future_(job.model().units.size(), {kNever}) {
+    std::vector<Effect> table;
+    for (size_t index = 0; index < plan.size(); ++index) {
+      if (!is_compute(plan[index].kind)) {
+        continue;
+      }
+      effects(plan[index], job, table);
+      std::vector<int> units;
+      for (const auto& [place, use] : table) {
+        if (use == Use::kReads && place.slot.kind == SlotKind::kParam) {
+          units.push_back(place.slot.owner);
+        }
+      }
+      if (!units.empty()) {
+        needs_.push_back({index, std::move(units)});
+      }
+    }
+    for (auto need = needs_.rbegin(); need != needs_.rend(); ++need) {
+      for (const int unit : need->units) {
+        future_[static_cast<size_t>(unit)].push_back(need->index);
+      }
+    }
+  }
+
+  StepPlan run() {
+    Insertions insertions(plan_.size());
+    for (size_t number = 0; number < needs_.size(); ++number) {
+      gather_from(number, insertions);
+      for (const int unit : needs_[number].units) {
+        future_[static_cast<size_t>(unit)].pop_back();
+      }
+      release_after(number, insertions);
+    }
+    return insertions.into(plan_);
+  }
+
+ private:
+  /// An operation that reads parameters.
+  struct Need {
+    size_t index = 0;
+    std::vector<int> units{};
+  };
+
+  bool resident(int unit) const {
+    return std::find(resident_.begin(), resident_.end(), unit) != resident_.end();
+  }
+
+  bool fits(const std::vector<int>& more) const {
+    int64_t bytes = 0;
+    const auto size = [&](int unit) {
+      return job_.model().units[static_cast<size_t>(unit)].parameter_bytes;
+    };
+    for (const int unit : resident_) {
+      bytes += size(unit);
+    }
+    for (const int unit : more) {
+      bytes += resident(unit) ? 0 : size(unit);
+    }
+    return bytes <= window_;
+  }
+
+  /// This need's units, then those of later ones while they fit.
+  void gather_from(size_t number, Insertions& insertions) {
+    for (size_t later = number; later < needs_.size(); ++later) {
+      std::vector<int> missing;
+      for (const int unit : needs_[later].units) {
+        if (!resident(unit)) {
+          missing.push_back(unit);
+        }
+      }
+      if ((later > number && !fits(missing)) || resident_.size() == units_) {
+        return;
+      }
+      for (const int unit : missing) {
+        insertions.before(needs_[number].index, Op::gather(unit));
+        resident_.push_back(unit);
+      }
+    }
+  }
+
+  /// What nothing needs any more, and what the next need leaves no room for.
+  void release_after(size_t number, Insertions& insertions) {
+    const std::vector<int> coming =
+        number + 1 < needs_.size() ? needs_[number + 1].units : std::vector<int>();
+    const auto next_use = [&](int unit) { return future_[static_cast<size_t>(unit)].back(); };
+    std::vector<int> latest_first = resident_;
+    std::stable_sort(latest_first.begin(), latest_first.end(), [&](int one, int other) {
+      return next_use(one) > next_use(other);
+    });
+    for (const int unit : latest_first) {
+      const bool soon = std::find(coming.begin(), coming.end(), unit) != coming.end();
+      if (!soon && (next_use(unit) == kNever || !fits(coming))) {
+        std::erase(resident_, unit);
+        insertions.after(needs_[number].index, Op::release(unit));
+      }
+    }
+  }
+
+  const StepPlan& plan_;
+  const Job& job_;
+  int64_t window_;
+  size_t units_; // of this rank
+  std::vector<Need> needs_;
+  std::vector<std::vector<size_t>> future_; // by unit: its uses to come, the next one last
+  std::vector<int> resident_;
+};
+
+} // namespace
+
+Plans gather_pass(const Plans& plans, const Job& job, const PlanOptions& options) {
+  if (!job.placement().shards_parameters()) {
+    return plans;
+  }
+  Plans result;
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    result.push_back(Gatherer(plans[rank], static_cast<int>(rank), job, options.window).run());
+  }
+  return result;
+}
+
+} // namespace palimpsest
