@@ -26,18 +26,22 @@ if(LibTorch_FOUND AND NOT TARGET torch::torch)
   target_compile_options(torch::torch INTERFACE
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}"
     "SHELL:-idirafter ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include")
-  # at::parallel_for is a header template and is serial without OpenMP.
-  target_link_libraries(torch::torch INTERFACE
-    ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY} OpenMP::OpenMP_CXX)
-  target_link_options(torch::torch INTERFACE
+  target_link_libraries(torch::torch INTERFACE ${LibTorch_CPU_LIBRARY} ${LibTorch_C10_LIBRARY})
+  # at::parallel_for is a header template and is serial without OpenMP. By its flag, not by OpenMP::OpenMP_CXX, which
+  # names the compiler's libgomp where the wheel's own, beside libtorch_cpu, is the one that gets loaded.
+  target_compile_options(torch::torch INTERFACE ${OpenMP_CXX_FLAGS})
+  target_link_options(torch::torch INTERFACE ${OpenMP_CXX_FLAGS}
     "LINKER:-rpath,${LibTorch_ROOT_DIR}/lib" "LINKER:--allow-shlib-undefined")
   if(PALIMPSEST_CUDA)
-    # Nothing refers to the CUDA half by symbol: it registers its kernels when loaded.
-    target_link_options(torch::torch INTERFACE "LINKER:--no-as-needed,${LibTorch_CUDA_LIBRARY},--as-needed")
     target_link_libraries(torch::torch INTERFACE ${LibTorch_C10_CUDA_LIBRARY} CUDA::cudart)
-    if(NOT EXISTS ${LibTorch_ROOT_DIR}/../nvidia/cudnn AND NOT EXISTS ${LibTorch_ROOT_DIR}/lib/libcudnn.so.9)
-      message(NOTICE "LibTorch at ${LibTorch_ROOT_DIR} is the CPU set-up: CUDA programs build, but start only with the "
-        "whole one (./dev setup takes it where it finds an NVIDIA driver).")
+    if(EXISTS ${LibTorch_ROOT_DIR}/../nvidia/cudnn OR EXISTS ${LibTorch_ROOT_DIR}/lib/libcudnn.so.9)
+      # Nothing refers to the CUDA half by symbol: it registers its kernels when loaded.
+      target_link_options(torch::torch INTERFACE
+        "LINKER:--no-as-needed,${LibTorch_CUDA_LIBRARY},--as-needed")
+    else()
+      message(NOTICE "LibTorch at ${LibTorch_ROOT_DIR} is the CPU set-up, without the libraries that its CUDA half loads: "
+        "this builds everything, but the programs will find no device. ./dev setup takes the whole LibTorch where there "
+        "is an NVIDIA driver.")
     endif()
   endif()
 endif()

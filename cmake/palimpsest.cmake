@@ -1,7 +1,6 @@
 # The build's vocabulary: one line per folder.
 #
 #   palimpsest_library(core/plan DEPENDS core/base)       every *.cc of the folder -> target palimpsest_core_plan
-#   palimpsest_program(palimpsest launcher/cli DEPENDS launcher/compose)   every *.cc of the folder -> bin/palimpsest
 #   palimpsest_test(core/plan DEPENDS memory/recompute)   every *.cc of tests/core/plan -> bin/test_core_plan, a ctest
 #   palimpsest_benchmark(core/plan DEPENDS core/plan)     every *.cc of benchmarks/core/plan -> bin/bench_core_plan
 #
@@ -37,7 +36,9 @@ set(PALIMPSEST_INCLUDE ${CMAKE_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${PALIMPSEST_INCLUDE})
 file(CREATE_LINK ${CMAKE_SOURCE_DIR} ${PALIMPSEST_INCLUDE}/palimpsest SYMBOLIC)
 
-set(PALIMPSEST_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+# A designated initialiser leaves the rest at its defaults on purpose.
+set(PALIMPSEST_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers)
 
 function(palimpsest_target_name folder out)
   if(TARGET ${folder} OR folder MATCHES "::")
@@ -82,12 +83,6 @@ function(palimpsest_executable target folder)
   add_executable(${target} ${sources})
   target_compile_options(${target} PRIVATE ${PALIMPSEST_WARNINGS})
   palimpsest_link(${target} PRIVATE ${ARGN})
-endfunction()
-
-function(palimpsest_program target folder)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
-  palimpsest_executable(${target} ${folder} ${ARG_DEPENDS})
-  install(TARGETS ${target} RUNTIME)
 endfunction()
 
 # Whether a target reaches LibTorch: such programs run under the leak checker of no sanitizer, and outside TSan.
