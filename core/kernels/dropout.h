@@ -46,16 +46,22 @@ at::Tensor dropout_factors(
     const DropoutKey& key,
     const at::Tensor& rows);
 
-/// The factors for one head's attention probabilities of global row `row`: fp32 [queries, keys], by
-/// (row, head, query, key), written to `factors` (contiguous, CPU). Drawn apart from
-/// dropout_forward's under the same key.
-void attention_dropout_factors_out(
-    const at::Tensor& factors,
+/// A rectangle of one head's attention probabilities.
+struct AttentionTile {
+  int64_t row = 0; ///< the sequence's row number in the step, below 2^48
+  int64_t head = 0; ///< below 2^16
+  int64_t first_query = 0;
+  int64_t first_key = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
+};
+
+/// The factors, 0 or 1/(1-p), by (row, head, query, key) for a tile's probabilities, written to `factors`: fp32 [queries,
+/// keys] on the CPU. Drawn apart from dropout_forward's under the same key.
+void attention_dropout_factors(
+    float* factors,
+    const AttentionTile& tile,
     double p,
-    const DropoutKey& key,
-    int64_t row,
-    int64_t head,
-    int64_t first_query = 0,
-    int64_t first_key = 0);
+    const DropoutKey& key);
 
 } // namespace palimpsest::kernels

@@ -1,0 +1,487 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "palimpsest/core/kernels/attention_blocked.cc"
+#include <palimpsest/core/kernels/simd_targets.h>
+
+#include <hwy/foreach_target.h>
+
+#include <palimpsest/core/kernels/attention_blocked.h>
+#include <palimpsest/core/kernels/dispatch.h>
+#include <palimpsest/core/kernels/simd-inl.h>
+
+#include <hwy/contrib/math/math-inl.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+HWY_BEFORE_NAMESPACE();
+namespace palimpsest::kernels::HWY_NAMESPACE {
+
+// A tile of scores is kQueries x kKeys fp32, 256 KiB: it stays in the second-level cache.
+constexpr int64_t kQueries = 128;
+constexpr int64_t kKeys = 512;
+
+/// fp32 rows with a row stride.
+struct Panel {
+  float* data;
+  int64_t stride;
+};
+
+/// The rows of one head of [B,T,H,D].
+template <typename T>
+struct Head {
+  Head(const at::Tensor& tensor, int64_t b, int64_t h)
+      : data(tensor.data_ptr<T>() + b * tensor.stride(0) + h * tensor.stride(2)),
+        stride(tensor.stride(1)),
+        width(tensor.size(3)) {}
+  T* row(int64_t t) const {
+    return data + t * stride;
+  }
+  T* data;
+  int64_t stride;
+  int64_t width;
+};
+
+// Rows as fp32: in place where they are, otherwise widened into `scratch`.
+template <typename T>
+Panel widen(const Head<T>& head, int64_t first, int64_t rows, float* scratch) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {head.row(first), head.stride};
+  } else {
+    const FloatTag d;
+    for (int64_t r = 0; r < rows; ++r) {
+      for_each_vector(head.width, [&](int64_t i, size_t count) HWY_ATTR {
+        store(d, load(d, head.row(first + r) + i, count), scratch + r * head.width + i, count);
+      });
+    }
+    return {scratch, head.width};
+  }
+}
+
+// Where results accumulate in fp32: the output itself where it is fp32, otherwise `scratch`.
+template <typename T>
+Panel accumulator(const Head<T>& head, int64_t first, float* scratch) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {head.row(first), head.stride};
+  } else {
+    return {scratch, head.width};
+  }
+}
+
+// head[first + r] = panel[r] * factors[r] (or 1).
+template <typename T>
+void write_rows(Panel panel, const float* factors, const Head<T>& head, int64_t first, int64_t rows) {
+  if (sizeof(T) == sizeof(float) && factors == nullptr) {
+    return; // it accumulated in place
+  }
+  const FloatTag d;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto factor = hn::Set(d, factors == nullptr ? 1.0F : factors[r]);
+    for_each_vector(head.width, [&](int64_t i, size_t count) HWY_ATTR {
+      const auto value = hn::Mul(load(d, panel.data + r * panel.stride + i, count), factor);
+      store(d, value, head.row(first + r) + i, count);
+    });
+  }
+}
+
+void zero_rows(Panel panel, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::fill_n(panel.data + r * panel.stride, width, 0.0F);
+  }
+}
+
+// c [m,n] = beta c + op(a) op(b), with k the summed dimension.
+void product(
+    char transpose_a,
+    char transpose_b,
+    std::array<int64_t, 3> mnk,
+    Panel a,
+    Panel b,
+    float beta,
+    Panel c) {
+  const auto status = dnnl_sgemm(
+      transpose_a,
+      transpose_b,
+      mnk[0],
+      mnk[1],
+      mnk[2],
+      1.0F,
+      a.data,
+      a.stride,
+      b.data,
+      b.stride,
+      beta,
+      c.data,
+      c.stride);
+  check(status == dnnl_success, "sgemm failed with status {}", static_cast<int>(status));
+}
+
+void multiply(float* values, const float* factors, int64_t count) {
+  const FloatTag d;
+  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
+    store(d, hn::Mul(load(d, values + i, lanes), load(d, factors + i, lanes)), values + i, lanes);
+  });
+}
+
+float largest(const float* values, int64_t count) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  const FloatTag d;
+  auto top = hn::Set(d, kLowest);
+  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
+    top = hn::Max(top, fill_rest(d, load(d, values + i, lanes), lanes, kLowest));
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, top));
+}
+
+// values = exp(values * scale - shift) in place; returns their sum.
+float exponentials(float* values, int64_t count, float scale, float shift) {
+  const FloatTag d;
+  auto sum = hn::Zero(d);
+  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
+    const auto e = hn::Exp(
+        d, hn::MulSub(load(d, values + i, lanes), hn::Set(d, scale), hn::Set(d, shift)));
+    store(d, e, values + i, lanes);
+    sum = hn::Add(sum, fill_rest(d, e, lanes, 0.0F));
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// Keys of a tile starting at `first_key` that query `t` may see, at most `keys`.
+int64_t visible_keys(bool causal, int64_t t, int64_t first_key, int64_t keys) {
+  return causal ? std::clamp<int64_t>(t + 1 - first_key, 0, keys) : keys;
+}
+
+// Running maximum and sum of each query of a block: the online softmax (Milakov and Gimelshein, 2018).
+struct OnlineSoftmax {
+  std::array<float, kQueries> maximum;
+  std::array<float, kQueries> sum;
+
+  OnlineSoftmax() {
+    maximum.fill(-std::numeric_limits<float>::infinity());
+    sum.fill(0.0F);
+  }
+
+  // Turns a row of scores into probabilities (up to the final division) and rescales what was accumulated before.
+  void add(int64_t row, float* scores, int64_t visible, int64_t keys, float scale, float* out, int64_t width) {
+    std::fill(scores + visible, scores + keys, 0.0F);
+    if (visible == 0) {
+      return;
+    }
+    const float top = std::max(maximum[row], scale * largest(scores, visible));
+    const float rescale = std::exp(maximum[row] - top);
+    sum[row] = sum[row] * rescale + exponentials(scores, visible, scale, top);
+    maximum[row] = top;
+    if (out != nullptr && rescale != 1.0F) {
+      const FloatTag d;
+      for_each_vector(width, [&](int64_t i, size_t lanes) HWY_ATTR {
+        store(d, hn::Mul(load(d, out + i, lanes), hn::Set(d, rescale)), out + i, lanes);
+      });
+    }
+  }
+};
+
+/// Scratch of one thread, in floats, cut from one allocation.
+struct Scratch {
+  static int64_t size(int64_t width, int64_t keys) {
+    return 3 * kQueries * kKeys + (3 * kQueries + 2 * kKeys + 2 * keys) * width;
+  }
+  Scratch(float* base, int64_t width, int64_t keys)
+      : scores{base, kKeys},
+        gradients{scores.data + kQueries * kKeys, kKeys},
+        factors(gradients.data + kQueries * kKeys),
+        queries(factors + kQueries * kKeys),
+        upstream(queries + kQueries * width),
+        out(upstream + kQueries * width),
+        keys_tile(out + kQueries * width),
+        values_tile(keys_tile + kKeys * width),
+        dk(values_tile + kKeys * width),
+        dv(dk + keys * width) {}
+  Panel scores;
+  Panel gradients;
+  float* factors;
+  float* queries;
+  float* upstream;
+  float* out;
+  float* keys_tile;
+  float* values_tile;
+  float* dk;
+  float* dv;
+};
+
+AttentionTile tile_of(
+    const AttentionProblem& p,
+    int64_t b,
+    int64_t h,
+    int64_t first_query,
+    int64_t first_key,
+    int64_t queries,
+    int64_t keys) {
+  return {
+      .row = p.dropout.rows.const_data_ptr<int64_t>()[b],
+      .head = h,
+      .first_query = first_query,
+      .first_key = first_key,
+      .queries = queries,
+      .keys = keys};
+}
+
+template <typename T>
+void forward_block(
+    const AttentionProblem& p,
+    const AttentionOutput& output,
+    int64_t b,
+    int64_t h,
+    int64_t first,
+    const Scratch& scratch) {
+  const int64_t width = p.q.size(3);
+  const int64_t queries = std::min(kQueries, p.q.size(1) - first);
+  const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
+  const int64_t last_key = p.causal ? first + queries : p.k.size(1);
+  const Head<T> keys_head(p.k, b, kv_head);
+  const Head<T> values_head(p.v, b, kv_head);
+  const Head<T> out_head(output.out, b, h);
+  const Panel q = widen(Head<T>(p.q, b, h), first, queries, scratch.queries);
+  const Panel out = accumulator(out_head, first, scratch.out);
+  OnlineSoftmax softmax;
+  for (int64_t c = 0; c < last_key; c += kKeys) {
+    const int64_t keys = std::min(kKeys, last_key - c);
+    const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
+    const Panel v = widen(values_head, c, keys, scratch.values_tile);
+    product('N', 'T', {queries, keys, width}, q, k, 0.0F, scratch.scores);
+    if (p.dropout.p > 0) {
+      attention_dropout_factors(
+          scratch.factors, tile_of(p, b, h, first, c, queries, keys), p.dropout.p, p.dropout.key);
+    }
+    for (int64_t r = 0; r < queries; ++r) {
+      float* scores = scratch.scores.data + r * kKeys;
+      const int64_t visible = visible_keys(p.causal, first + r, c, keys);
+      softmax.add(
+          r,
+          scores,
+          visible,
+          keys,
+          static_cast<float>(p.scale),
+          c == 0 ? nullptr : out.data + r * out.stride,
+          width);
+      if (p.dropout.p > 0) {
+        multiply(scores, scratch.factors + r * keys, visible);
+      }
+    }
+    product('N', 'N', {queries, width, keys}, scratch.scores, v, c == 0 ? 0.0F : 1.0F, out);
+  }
+  float* logsumexp =
+      output.logsumexp.data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
+  for (int64_t r = 0; r < queries; ++r) {
+    logsumexp[r] = softmax.maximum[r] + std::log(softmax.sum[r]);
+    softmax.sum[r] = 1.0F / softmax.sum[r];
+  }
+  write_rows(out, softmax.sum.data(), out_head, first, queries);
+}
+
+// scores -> probabilities P, gradients dP -> dS = scale P (dP - delta), both zero where masked. With dropout factors F
+// the probabilities that met the values were P F, so dP is taken times F, and P F is left in scores.
+void softmax_backward_row(
+    float* scores,
+    float* gradients,
+    const float* factors,
+    int64_t visible,
+    int64_t keys,
+    float scale,
+    float logsumexp,
+    float delta) {
+  const FloatTag d;
+  for_each_vector(visible, [&](int64_t i, size_t lanes) HWY_ATTR {
+    const auto p = hn::Exp(
+        d, hn::MulSub(load(d, scores + i, lanes), hn::Set(d, scale), hn::Set(d, logsumexp)));
+    auto dp = load(d, gradients + i, lanes);
+    auto used = p;
+    if (factors != nullptr) {
+      const auto factor = load(d, factors + i, lanes);
+      dp = hn::Mul(dp, factor);
+      used = hn::Mul(p, factor);
+    }
+    const auto ds = hn::Mul(hn::Mul(p, hn::Set(d, scale)), hn::Sub(dp, hn::Set(d, delta)));
+    store(d, used, scores + i, lanes);
+    store(d, ds, gradients + i, lanes);
+  });
+  std::fill(scores + visible, scores + keys, 0.0F);
+  std::fill(gradients + visible, gradients + keys, 0.0F);
+}
+
+template <typename T>
+float dot(const T* a, const T* b, int64_t count) {
+  const FloatTag d;
+  auto sum = hn::Zero(d);
+  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
+    sum = hn::MulAdd(load(d, a + i, lanes), load(d, b + i, lanes), sum);
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+template <typename T>
+void backward_block(
+    const AttentionProblem& p,
+    const at::Tensor& dout,
+    const AttentionOutput& output,
+    const AttentionGradients& gradients,
+    int64_t b,
+    int64_t h,
+    int64_t first,
+    Panel dk,
+    Panel dv,
+    const Scratch& scratch) {
+  const int64_t width = p.q.size(3);
+  const int64_t queries = std::min(kQueries, p.q.size(1) - first);
+  const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
+  const int64_t last_key = p.causal ? first + queries : p.k.size(1);
+  const Head<T> keys_head(p.k, b, kv_head);
+  const Head<T> values_head(p.v, b, kv_head);
+  const Head<T> upstream_head(dout, b, h);
+  const Head<T> out_head(output.out, b, h);
+  const Head<T> dq_head(gradients.dq, b, h);
+  const Panel q = widen(Head<T>(p.q, b, h), first, queries, scratch.queries);
+  const Panel upstream = widen(upstream_head, first, queries, scratch.upstream);
+  const Panel dq = accumulator(dq_head, first, scratch.out);
+  const float* logsumexp =
+      output.logsumexp.const_data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
+  std::array<float, kQueries> delta{};
+  for (int64_t r = 0; r < queries; ++r) {
+    delta[r] = dot(upstream_head.row(first + r), out_head.row(first + r), width);
+  }
+  for (int64_t c = 0; c < last_key; c += kKeys) {
+    const int64_t keys = std::min(kKeys, last_key - c);
+    const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
+    const Panel v = widen(values_head, c, keys, scratch.values_tile);
+    product('N', 'T', {queries, keys, width}, q, k, 0.0F, scratch.scores);
+    product('N', 'T', {queries, keys, width}, upstream, v, 0.0F, scratch.gradients);
+    if (p.dropout.p > 0) {
+      attention_dropout_factors(
+          scratch.factors, tile_of(p, b, h, first, c, queries, keys), p.dropout.p, p.dropout.key);
+    }
+    for (int64_t r = 0; r < queries; ++r) {
+      softmax_backward_row(
+          scratch.scores.data + r * kKeys,
+          scratch.gradients.data + r * kKeys,
+          p.dropout.p > 0 ? scratch.factors + r * keys : nullptr,
+          visible_keys(p.causal, first + r, c, keys),
+          keys,
+          static_cast<float>(p.scale),
+          logsumexp[r],
+          delta[r]);
+    }
+    const Panel dk_tile{dk.data + c * dk.stride, dk.stride};
+    const Panel dv_tile{dv.data + c * dv.stride, dv.stride};
+    product('N', 'N', {queries, width, keys}, scratch.gradients, k, c == 0 ? 0.0F : 1.0F, dq);
+    product('T', 'N', {keys, width, queries}, scratch.gradients, q, 1.0F, dk_tile);
+    product('T', 'N', {keys, width, queries}, scratch.scores, upstream, 1.0F, dv_tile);
+  }
+  write_rows(dq, nullptr, dq_head, first, queries);
+}
+
+// All that touches one key/value head, so that its gradients add up in a fixed order.
+template <typename T>
+void backward_group(
+    const AttentionProblem& p,
+    const at::Tensor& dout,
+    const AttentionOutput& output,
+    const AttentionGradients& gradients,
+    int64_t b,
+    int64_t kv_head,
+    const Scratch& scratch) {
+  const int64_t group = p.q.size(2) / p.k.size(2);
+  const int64_t keys = p.k.size(1);
+  const Head<T> dk_head(gradients.dk, b, kv_head);
+  const Head<T> dv_head(gradients.dv, b, kv_head);
+  const Panel dk = accumulator(dk_head, 0, scratch.dk);
+  const Panel dv = accumulator(dv_head, 0, scratch.dv);
+  zero_rows(dk, keys, dk_head.width);
+  zero_rows(dv, keys, dv_head.width);
+  for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+    for (int64_t first = 0; first < p.q.size(1); first += kQueries) {
+      backward_block<T>(p, dout, output, gradients, b, h, first, dk, dv, scratch);
+    }
+  }
+  write_rows(dk, nullptr, dk_head, 0, keys);
+  write_rows(dv, nullptr, dv_head, 0, keys);
+}
+
+at::Tensor thread_scratch(int64_t width, int64_t keys) {
+  return at::empty({at::get_num_threads(), Scratch::size(width, keys)}, at::kFloat);
+}
+
+Scratch scratch_of_this_thread(const at::Tensor& all, int64_t width, int64_t keys) {
+  return {all.data_ptr<float>() + at::get_thread_num() * all.stride(0), width, keys};
+}
+
+void forward_blocked(const AttentionProblem& p, const AttentionOutput& output) {
+  const int64_t width = p.q.size(3);
+  const int64_t heads = p.q.size(2);
+  const int64_t blocks = (p.q.size(1) + kQueries - 1) / kQueries;
+  const at::Tensor scratch = thread_scratch(width, 0);
+  with_type(p.q.scalar_type(), [&](auto type) {
+    at::parallel_for(0, p.q.size(0) * heads * blocks, 1, [&](int64_t begin, int64_t end) {
+      const Scratch own = scratch_of_this_thread(scratch, width, 0);
+      for (int64_t task = begin; task < end; ++task) {
+        // A causal block costs more the later it is; taking them from both ends in turn evens out contiguous shares.
+        const int64_t j = task % blocks;
+        const int64_t block = j % 2 == 0 ? j / 2 : blocks - 1 - j / 2;
+        const int64_t head = task / blocks;
+        forward_block<decltype(type)>(
+            p, output, head / heads, head % heads, block * kQueries, own);
+      }
+    });
+  });
+}
+
+void backward_blocked(
+    const AttentionProblem& p,
+    const at::Tensor& dout,
+    const AttentionOutput& output,
+    const AttentionGradients& gradients) {
+  const int64_t width = p.q.size(3);
+  const int64_t heads = p.k.size(2);
+  const int64_t kept_keys = p.q.scalar_type() == at::kFloat ? 0 : p.k.size(1);
+  const at::Tensor scratch = thread_scratch(width, kept_keys);
+  with_type(p.q.scalar_type(), [&](auto type) {
+    at::parallel_for(0, p.q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+      const Scratch own = scratch_of_this_thread(scratch, width, kept_keys);
+      for (int64_t task = begin; task < end; ++task) {
+        backward_group<decltype(type)>(
+            p, dout, output, gradients, task / heads, task % heads, own);
+      }
+    });
+  });
+}
+
+} // namespace palimpsest::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace palimpsest::kernels {
+
+namespace {
+
+HWY_EXPORT(forward_blocked);
+HWY_EXPORT(backward_blocked);
+
+} // namespace
+
+void attention_forward_blocked(const AttentionProblem& problem, const AttentionOutput& output) {
+  HWY_DYNAMIC_DISPATCH(forward_blocked)(problem, output);
+}
+
+void attention_backward_blocked(
+    const AttentionProblem& problem,
+    const at::Tensor& dout,
+    const AttentionOutput& output,
+    const AttentionGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(backward_blocked)(problem, dout, output, gradients);
+}
+
+} // namespace palimpsest::kernels
+#endif

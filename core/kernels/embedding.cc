@@ -1,0 +1,83 @@
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/kernels/dispatch.h>
+#include <palimpsest/core/kernels/embedding.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/index_select.h>
+
+#include <algorithm>
+
+namespace palimpsest::kernels {
+
+namespace {
+
+void check_ids(const at::Tensor& ids, int64_t vocabulary) {
+  check(
+      ids.dim() == 1 && ids.scalar_type() == at::kLong,
+      "embedding: ids have {} dimensions and dtype {}",
+      ids.dim(),
+      c10::toString(ids.scalar_type()));
+  const at::Tensor on_host = ids.cpu().contiguous();
+  for (int64_t n = 0; n < on_host.numel(); ++n) {
+    const int64_t id = on_host.const_data_ptr<int64_t>()[n];
+    check(
+        id >= 0 && id < vocabulary,
+        "embedding: id {} at position {} is outside the vocabulary of {}",
+        id,
+        n,
+        vocabulary);
+  }
+}
+
+// A thread owns columns and walks through all ids, so rows that repeat need no care and the work is even.
+template <typename T>
+void add_rows(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& grad_weight) {
+  constexpr int64_t kColumns = 64;
+  const int64_t width = dy.size(1);
+  const int64_t* id_of = ids.const_data_ptr<int64_t>();
+  const T* source = dy.const_data_ptr<T>();
+  float* sums = grad_weight.data_ptr<float>();
+  at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kColumns;
+    const int64_t last = std::min(end * kColumns, width);
+    for (int64_t n = 0; n < ids.numel(); ++n) {
+      float* target = sums + id_of[n] * width;
+      for (int64_t c = first; c < last; ++c) {
+        target[c] += static_cast<float>(source[n * width + c]);
+      }
+    }
+  });
+}
+
+} // namespace
+
+at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight) {
+  check_ids(ids, weight.size(0));
+  return at::index_select(weight, 0, ids);
+}
+
+void embedding_backward(
+    const at::Tensor& ids,
+    const at::Tensor& dy,
+    const at::Tensor& grad_weight) {
+  check_ids(ids, grad_weight.size(0));
+  check(
+      dy.dim() == 2 && dy.size(0) == ids.numel() && dy.size(1) == grad_weight.size(1),
+      "embedding_backward: dy has {} elements for {} ids of width {}",
+      dy.numel(),
+      ids.numel(),
+      grad_weight.size(1));
+  if (dy.is_cpu() && is_fast_dtype(dy.scalar_type()) && grad_weight.is_contiguous() &&
+      grad_weight.scalar_type() == at::kFloat) {
+    with_type(dy.scalar_type(), [&](auto type) {
+      add_rows<decltype(type)>(ids.contiguous(), dy.contiguous(), grad_weight);
+    });
+    return;
+  }
+  // By way of the host where the device's index_add_ is not deterministic.
+  const at::Tensor sums = grad_weight.cpu();
+  sums.index_add_(0, ids.cpu(), dy.cpu().to(sums.scalar_type()));
+  grad_weight.copy_(sums);
+}
+
+} // namespace palimpsest::kernels
