@@ -33,16 +33,16 @@ struct RopeConfig {
   double factor = 1.0; // all types but default
   // yarn and llama3: positions seen in pre-training; max_position_embeddings where absent (yarn
   // only)
-  std::optional<int64_t> original_max_position_embeddings;
+  std::optional<int64_t> original_max_position_embeddings = std::nullopt;
   // llama3
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   // yarn
-  std::optional<double> attention_factor;
+  std::optional<double> attention_factor = std::nullopt;
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
+  std::optional<double> mscale = std::nullopt;
+  std::optional<double> mscale_all_dim = std::nullopt;
   bool truncate = true;
 
   bool operator==(const RopeConfig&) const = default;
