@@ -15,7 +15,7 @@
 namespace palimpsest {
 
 Device Device::cpu() {
-  return {DeviceType::cpu, 0};
+  return {DeviceType::kCpu, 0};
 }
 
 Device Device::cuda(int index) {
@@ -26,7 +26,7 @@ Device Device::cuda(int index) {
         index,
         count > 0 ? fmt::format("this machine has {}", count) : cuda::why_none());
   }
-  return {DeviceType::cuda, index};
+  return {DeviceType::kCuda, index};
 }
 
 bool Device::has_cuda() {
@@ -34,7 +34,7 @@ bool Device::has_cuda() {
 }
 
 std::string Device::name() const {
-  if (type_ == DeviceType::cuda) {
+  if (type_ == DeviceType::kCuda) {
     return cuda::device_name(index_);
   }
   std::ifstream info("/proc/cpuinfo");
@@ -48,11 +48,11 @@ std::string Device::name() const {
 }
 
 int64_t Device::total_memory() const {
-  return type_ == DeviceType::cuda ? cuda::device_memory(index_).total : host_memory("/").total;
+  return type_ == DeviceType::kCuda ? cuda::device_memory(index_).total : host_memory("/").total;
 }
 
 int64_t Device::available_memory() const {
-  return type_ == DeviceType::cuda ? cuda::device_memory(index_).available
+  return type_ == DeviceType::kCuda ? cuda::device_memory(index_).available
                                    : host_memory("/").available;
 }
 

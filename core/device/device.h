@@ -12,7 +12,7 @@
 
 namespace palimpsest {
 
-enum class DeviceType : uint8_t { cpu, cuda };
+enum class DeviceType : uint8_t { kCpu, kCuda };
 
 class Device {
  public:

@@ -49,12 +49,12 @@ class Ledger {
   }
 
   const std::string name;
-  std::array<Counter, kCategories.size()> by_category;
+  std::array<Counter, kMemoryCategories.size()> by_category;
   std::atomic<int64_t> live = 0;
   std::atomic<int64_t> peak = 0;
   std::atomic<int64_t> interval_peak = 0;
   std::atomic<int64_t> limit = std::numeric_limits<int64_t>::max();
-  std::atomic<Category> category = Category::unattributed;
+  std::atomic<Category> category = Category::kUnattributed;
   std::atomic<bool> closed = false; // its MemoryContext is gone
   std::atomic<bool> has_hook = false;
   AllocationHook hook;

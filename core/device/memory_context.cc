@@ -33,19 +33,19 @@ Ledger& make_ledger(std::string name) {
 
 std::string_view category_name(Category category) {
   switch (category) {
-    case Category::parameters:
+    case Category::kParameters:
       return "parameters";
-    case Category::gradients:
+    case Category::kGradients:
       return "gradients";
-    case Category::optimizer:
+    case Category::kOptimizer:
       return "optimizer";
-    case Category::activations:
+    case Category::kActivations:
       return "activations";
-    case Category::workspace:
+    case Category::kWorkspace:
       return "workspace";
-    case Category::communication:
+    case Category::kCommunication:
       return "communication";
-    case Category::unattributed:
+    case Category::kUnattributed:
       break;
   }
   return "unattributed";
@@ -68,7 +68,7 @@ Ledger::Tag Ledger::of_this_thread() {
   static Ledger& process = *MemoryContext::process().ledger_;
   Ledger* ledger = thread_tag.ledger;
   if (ledger == nullptr || ledger->closed.load(std::memory_order_acquire)) {
-    return {&process, Category::unattributed};
+    return {&process, Category::kUnattributed};
   }
   return {ledger, thread_tag.pinned.value_or(ledger->category.load(std::memory_order_relaxed))};
 }

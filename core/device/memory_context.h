@@ -8,12 +8,12 @@
 //   ScopedContext here(memory);                       // this thread allocates for rank 0 ...
 //   adopt_openmp_workers(memory);                     // ... and so do its OpenMP workers
 //   {
-//     ScopedCategory workspace(memory, Category::workspace);
+//     ScopedCategory workspace(memory, Category::kWorkspace);
 //     memory.begin_interval();
 //     output = forward(input);
-//     retag(output.storage(), Category::activations); // the output stays, the rest was scratch
+//     retag(output.storage(), Category::kActivations); // the output stays, the rest was scratch
 //   }
-//   memory.usage(Category::activations).live, memory.interval_peak(), memory.total().peak
+//   memory.usage(Category::kActivations).live, memory.interval_peak(), memory.total().peak
 //
 // A second context of the same rank accounts for another tier: "rank 0, host" while buffers in host
 // memory are allocated.
@@ -34,22 +34,22 @@ namespace palimpsest {
 class Ledger; // the counters, core/device/ledger.h
 
 enum class Category : uint8_t {
-  parameters,
-  gradients,
-  optimizer,
-  activations,
-  workspace,
-  communication,
-  unattributed,
+  kParameters,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspace,
+  kCommunication,
+  kUnattributed,
 };
-inline constexpr std::array kCategories = {
-    Category::parameters,
-    Category::gradients,
-    Category::optimizer,
-    Category::activations,
-    Category::workspace,
-    Category::communication,
-    Category::unattributed,
+inline constexpr std::array kMemoryCategories = {
+    Category::kParameters,
+    Category::kGradients,
+    Category::kOptimizer,
+    Category::kActivations,
+    Category::kWorkspace,
+    Category::kCommunication,
+    Category::kUnattributed,
 };
 
 /// "parameters", "gradients", ...

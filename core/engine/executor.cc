@@ -96,7 +96,7 @@ class StepRun {
   }
 
   void forward(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::workspace);
+    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
     const ChainBlock& entry = chain_.blocks[static_cast<size_t>(op.block)];
     ForwardRequest request{.tape = op.tape, .yields = {}, .graded_inputs = graded(entry.reads)};
     for (int index = 0; index < entry.values; ++index) {
@@ -115,7 +115,7 @@ class StepRun {
   }
 
   void forward_terminal(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::workspace);
+    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
     const std::vector<ValueRef>& reads = chain_.terminal_reads;
     const LossResult result =
         chain_.terminal->forward(values(reads, op.mb), op.tape != TapeMode::kNone, context(op));
@@ -125,7 +125,7 @@ class StepRun {
   }
 
   void backward(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::workspace);
+    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
     const Slot jobs{SlotKind::kWeightJobs, op.block, 0, op.mb};
     if (op.part == BackwardPart::kWeight) {
       table_.tape(jobs).backward({}, {}, op.part, context(op));
@@ -169,7 +169,7 @@ class StepRun {
     if (!outcome_.finite) {
       return;
     }
-    const ScopedCategory scratch(services_.memory, Category::workspace);
+    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
     const double factor = inputs_.clip ? inputs_.clip(outcome_.grad_norm) : 1.0;
     services_.optimizer.step(
         services_.params.shard(unit),

@@ -76,14 +76,14 @@ Tape& SlotTable::tape(const Slot& slot) {
 
 void SlotTable::keep(const Slot& slot, at::Tensor tensor) {
   check(tensor.defined(), "{} was not computed", to_text(slot));
-  retag(tensor.storage(), Category::activations);
+  retag(tensor.storage(), Category::kActivations);
   held_[slot].tensor = std::move(tensor);
 }
 
 void SlotTable::keep(const Slot& slot, std::unique_ptr<Tape> tape) {
   for (const at::Tensor* tensor : tape->tensors()) {
     if (tensor->defined()) {
-      retag(tensor->storage(), Category::activations);
+      retag(tensor->storage(), Category::kActivations);
     }
   }
   held_[slot].tape = std::move(tape);

@@ -31,7 +31,7 @@ StepRecord Trainer::step(int64_t step) {
   memory_.reset_peaks();
   StepBatch batches;
   {
-    const ScopedCategory category(memory_, Category::activations);
+    const ScopedCategory category(memory_, Category::kActivations);
     batches = source_.load(step);
   }
   int64_t targets = 0;

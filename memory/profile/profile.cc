@@ -332,7 +332,7 @@ ModelCost profile(
     const MicroBatch& sample,
     MemoryContext& memory,
     const ProfileOptions& options) {
-  const ScopedCategory category(memory, Category::workspace);
+  const ScopedCategory category(memory, Category::kWorkspace);
   return Profiler(chain, sample, memory, options).run();
 }
 

@@ -21,14 +21,14 @@ LocalParamStore::LocalParamStore(
     ParamShard& shard = shards_[index];
     shard.groups = std::move(groups[index]);
     {
-      const ScopedCategory category(memory_, Category::parameters);
+      const ScopedCategory category(memory_, Category::kParameters);
       shard.parameters = at::empty({unit.numel()}, unit.dtype());
     }
     unit.bind_data(shard.parameters);
     if (!unit.trainable()) {
       continue;
     }
-    const ScopedCategory category(memory_, Category::optimizer);
+    const ScopedCategory category(memory_, Category::kOptimizer);
     if (unit.dtype() != at::kFloat) {
       shard.master = at::empty({unit.numel()}, at::kFloat);
     }
@@ -62,7 +62,7 @@ void LocalParamStore::release(int unit) {
 }
 
 void LocalParamStore::open(const Slot& slot) {
-  const ScopedCategory category(memory_, Category::gradients);
+  const ScopedCategory category(memory_, Category::kGradients);
   ParamShard& shard = this->shard(slot.owner);
   check(!shard.gradient.defined(), "{} begins twice", to_text(slot));
   shard.gradient = at::zeros({unit_at(slot.owner).numel()}, at::kFloat);

@@ -59,7 +59,7 @@ TEST_F(AllocatorTest, NothingIsANullBlock) {
 TEST_F(AllocatorTest, TheLimitThrowsAndChangesNothing) {
   MemoryContext memory("rank 3");
   const ScopedContext scope(memory);
-  const ScopedCategory category(memory, Category::workspace);
+  const ScopedCategory category(memory, Category::kWorkspace);
   memory.set_limit(10 * kMiB);
   EXPECT_EQ(memory.limit(), 10 * kMiB);
   const at::Tensor held = at::empty({6 * kMiB}, at::kByte);

@@ -20,7 +20,7 @@ namespace {
 
 TEST(Device, DescribesTheProcessor) {
   const Device device = Device::cpu();
-  EXPECT_EQ(device.type(), DeviceType::cpu);
+  EXPECT_EQ(device.type(), DeviceType::kCpu);
   EXPECT_FALSE(device.name().empty());
   EXPECT_GT(device.available_memory(), 0);
   EXPECT_LE(device.available_memory(), device.total_memory());

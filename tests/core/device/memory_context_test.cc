@@ -47,30 +47,30 @@ TEST_F(MemoryContextTest, CountsByCategoryExactly) {
   const ScopedContext scope(memory_);
   at::Tensor parameters;
   {
-    const ScopedCategory outer(memory_, Category::parameters);
+    const ScopedCategory outer(memory_, Category::kParameters);
     parameters = bytes(1000);
     {
-      const ScopedCategory inner(memory_, Category::workspace);
-      EXPECT_EQ(memory_.category(), Category::workspace);
+      const ScopedCategory inner(memory_, Category::kWorkspace);
+      EXPECT_EQ(memory_.category(), Category::kWorkspace);
       bytes(30);
       bytes(20);
     }
-    EXPECT_EQ(memory_.category(), Category::parameters);
+    EXPECT_EQ(memory_.category(), Category::kParameters);
     bytes(7);
   }
   bytes(3);
-  const MemoryUsage workspace = memory_.usage(Category::workspace);
+  const MemoryUsage workspace = memory_.usage(Category::kWorkspace);
   EXPECT_EQ(workspace.live, 0);
   EXPECT_EQ(workspace.peak, 30);
   EXPECT_EQ(workspace.allocations, 2);
-  EXPECT_EQ(memory_.usage(Category::parameters).peak, 1007);
-  EXPECT_EQ(live(Category::parameters), 1000);
-  EXPECT_EQ(memory_.usage(Category::unattributed).peak, 3);
+  EXPECT_EQ(memory_.usage(Category::kParameters).peak, 1007);
+  EXPECT_EQ(live(Category::kParameters), 1000);
+  EXPECT_EQ(memory_.usage(Category::kUnattributed).peak, 3);
   EXPECT_EQ(memory_.total().peak, 1030);
   EXPECT_EQ(memory_.total().allocations, 5);
   memory_.reset_peaks();
   EXPECT_EQ(memory_.total().peak, 1000);
-  EXPECT_EQ(memory_.usage(Category::workspace).peak, 0);
+  EXPECT_EQ(memory_.usage(Category::kWorkspace).peak, 0);
 }
 
 TEST_F(MemoryContextTest, AnIntervalHasItsOwnPeak) {
@@ -89,52 +89,52 @@ TEST_F(MemoryContextTest, AnIntervalHasItsOwnPeak) {
 
 TEST_F(MemoryContextTest, RetagMovesABlock) {
   const ScopedContext scope(memory_);
-  const ScopedCategory category(memory_, Category::workspace);
+  const ScopedCategory category(memory_, Category::kWorkspace);
   at::Tensor output = bytes(640);
   at::Tensor view = output.slice(0, 100, 200); // moves the whole storage
-  EXPECT_TRUE(retag(view.storage(), Category::activations));
-  EXPECT_EQ(live(Category::workspace), 0);
-  EXPECT_EQ(live(Category::activations), 640);
-  EXPECT_EQ(memory_.usage(Category::activations).peak, 640);
+  EXPECT_TRUE(retag(view.storage(), Category::kActivations));
+  EXPECT_EQ(live(Category::kWorkspace), 0);
+  EXPECT_EQ(live(Category::kActivations), 640);
+  EXPECT_EQ(memory_.usage(Category::kActivations).peak, 640);
   EXPECT_EQ(memory_.total().allocations, 1);
   output.reset();
   view.reset();
-  EXPECT_EQ(live(Category::activations), 0);
+  EXPECT_EQ(live(Category::kActivations), 0);
 
   float foreign[4] = {};
-  EXPECT_FALSE(retag(at::from_blob(foreign, {4}).storage(), Category::activations));
-  EXPECT_FALSE(retag(bytes(0).storage(), Category::activations));
+  EXPECT_FALSE(retag(at::from_blob(foreign, {4}).storage(), Category::kActivations));
+  EXPECT_FALSE(retag(bytes(0).storage(), Category::kActivations));
 }
 
 TEST_F(MemoryContextTest, ScopesOfContextsNest) {
   MemoryContext host("rank 0, host");
-  const int64_t before = MemoryContext::process().usage(Category::unattributed).live;
+  const int64_t before = MemoryContext::process().usage(Category::kUnattributed).live;
   at::Tensor a, b, c, d;
   {
     const ScopedContext device_scope(memory_);
     a = bytes(10);
     {
-      const ScopedContext host_scope(host, Category::optimizer);
+      const ScopedContext host_scope(host, Category::kOptimizer);
       b = bytes(200);
     }
     c = bytes(40);
   }
   d = bytes(3000);
   EXPECT_EQ(memory_.total().live, 50);
-  EXPECT_EQ(host.usage(Category::optimizer).live, 200);
-  EXPECT_EQ(MemoryContext::process().usage(Category::unattributed).live - before, 3000);
+  EXPECT_EQ(host.usage(Category::kOptimizer).live, 200);
+  EXPECT_EQ(MemoryContext::process().usage(Category::kUnattributed).live - before, 3000);
 }
 
 TEST_F(MemoryContextTest, APinnedThreadKeepsItsCategory) {
   const ScopedContext scope(memory_);
-  const ScopedCategory category(memory_, Category::activations);
+  const ScopedCategory category(memory_, Category::kActivations);
   at::Tensor sent;
   std::thread([&] {
-    const ScopedContext communication(memory_, Category::communication);
+    const ScopedContext communication(memory_, Category::kCommunication);
     sent = bytes(100);
   }).join();
-  EXPECT_EQ(live(Category::communication), 100);
-  EXPECT_EQ(live(Category::activations), 0);
+  EXPECT_EQ(live(Category::kCommunication), 100);
+  EXPECT_EQ(live(Category::kActivations), 0);
 }
 
 TEST_F(MemoryContextTest, BlocksAndThreadsMayOutliveTheirContext) {
@@ -156,7 +156,7 @@ TEST_F(MemoryContextTest, BlocksAndThreadsMayOutliveTheirContext) {
 TEST_F(MemoryContextTest, OpenMPWorkersAllocateForTheirRank) {
   const ScopedContext scope(memory_);
   adopt_openmp_workers(memory_);
-  for (const Category category : {Category::activations, Category::gradients}) {
+  for (const Category category : {Category::kActivations, Category::kGradients}) {
     const ScopedCategory now(memory_, category);
     std::vector<at::Tensor> made(2);
     at::parallel_for(0, 2, 1, [&](int64_t begin, int64_t) { made[begin] = bytes(kMiB); });
@@ -166,12 +166,12 @@ TEST_F(MemoryContextTest, OpenMPWorkersAllocateForTheirRank) {
 
 TEST_F(MemoryContextTest, WorkersAddedBySetThreadsAreTaggedToo) {
   const ScopedContext scope(memory_);
-  const ScopedCategory category(memory_, Category::workspace);
+  const ScopedCategory category(memory_, Category::kWorkspace);
   for (const int threads : {1, 3, 2, 4}) {
     set_threads(threads);
     std::vector<at::Tensor> made(threads);
     at::parallel_for(0, threads, 1, [&](int64_t begin, int64_t) { made[begin] = bytes(100); });
-    EXPECT_EQ(live(Category::workspace), 100 * threads);
+    EXPECT_EQ(live(Category::kWorkspace), 100 * threads);
   }
 }
 
@@ -193,7 +193,7 @@ TEST_F(MemoryContextTest, FlashAttentionAllocatesInsideWorkersAndAllIsAttributed
     MemoryContext& process = MemoryContext::process();
     at::set_num_threads(2);
     const ScopedContext scope(memory_);
-    const ScopedCategory category(memory_, Category::activations);
+    const ScopedCategory category(memory_, Category::kActivations);
     const at::Tensor q = at::rand({1, 4, 128, 32});
     const auto [output, logsumexp] =
         at::_scaled_dot_product_flash_attention_for_cpu(q, q, q, 0.0, true);
@@ -229,7 +229,7 @@ TEST_F(MemoryContextTest, TwoRankThreadsAtOnce) {
   const auto rank = [&](MemoryContext& memory, int64_t held_bytes) {
     const ScopedContext scope(memory);
     set_threads(2);
-    const ScopedCategory category(memory, Category::activations);
+    const ScopedCategory category(memory, Category::kActivations);
     const at::Tensor held = bytes(held_bytes);
     for (int i = 0; i < 5; ++i) {
       together.arrive_and_wait();
@@ -254,12 +254,12 @@ TEST_F(MemoryContextTest, AtMostOnePercentOfAStepIsUnattributed) {
   const ScopedContext scope(memory_);
   adopt_openmp_workers(memory_);
   {
-    const ScopedCategory category(memory_, Category::activations);
+    const ScopedCategory category(memory_, Category::kActivations);
     forward_and_backward();
   }
-  const int64_t unattributed = memory_.usage(Category::unattributed).peak +
+  const int64_t unattributed = memory_.usage(Category::kUnattributed).peak +
       MemoryContext::process().total().live - process_before;
-  EXPECT_GT(memory_.usage(Category::activations).peak, 512 * 128 * 4);
+  EXPECT_GT(memory_.usage(Category::kActivations).peak, 512 * 128 * 4);
   EXPECT_LE(unattributed, memory_.total().peak / 100);
 }
 

@@ -1,0 +1,49 @@
+#include <palimpsest/core/config/loader.h>
+#include <palimpsest/launcher/cli/plan_table.h>
+#include <palimpsest/launcher/cli/plan_verb.h>
+#include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/run.h>
+
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+struct PlanVerbOptions {
+  std::string config;
+  std::vector<std::string> overrides;
+  bool text = false;
+};
+
+void print_plan(const PlanVerbOptions& options) {
+  Run run(load_config(options.config, options.overrides));
+  if (options.text) {
+    std::cout << to_text(run.full_plan().plan);
+    return;
+  }
+  std::cout << describe_run(run) << describe_memory(run.full_report())
+            << describe_work(run.full_report(), run.plans().cost(), run.micro_batches());
+}
+
+} // namespace
+
+void add_plan_verb(CLI::App& program) {
+  const auto options = std::make_shared<PlanVerbOptions>();
+  CLI::App* verb = program.add_subcommand(
+      "plan", "Measures a model's blocks and prints what a step will hold and compute.");
+  verb->add_option("config", options->config, "YAML or JSON file")->required();
+  verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
+  verb->add_flag("--text", options->text, "Print the plan's operations, one a line");
+  verb->footer(
+      examples("palimpsest plan run.yaml\n"
+               "palimpsest plan run.yaml activation_checkpointing=sqrt\n"
+               "palimpsest plan run.yaml --text"));
+  verb->callback([options] { print_plan(*options); });
+}
+
+} // namespace palimpsest

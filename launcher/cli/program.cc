@@ -1,0 +1,70 @@
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/config/nearest.h>
+#include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/launcher/cli/verb.h>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr int kUnexpectedError = 70;
+
+/// The first word must be a verb; CLI11 alone would only say that it did not expect it.
+void check_verb(CLI::App& program, const std::string& word) {
+  std::vector<std::string> names;
+  for (const CLI::App* verb : program.get_subcommands({})) {
+    names.push_back(verb->get_name());
+  }
+  for (const std::string& name : names) {
+    if (name == word) {
+      return;
+    }
+  }
+  throw UserError(
+      "{}: unknown verb{}; there are {}", word, did_you_mean(word, names), fmt::join(names, ", "));
+}
+
+int parse_and_run(int count, const char* const* arguments) {
+  CLI::App program{
+      "Palimpsest trains PyTorch-shaped models with less memory, by planning each step.",
+      "palimpsest"};
+  program.set_version_flag("--version", PALIMPSEST_VERSION);
+  register_verbs(program);
+  program.footer(examples("palimpsest config show run.yaml\npalimpsest VERB --help"));
+  if (count < 2) {
+    std::fputs(program.help().c_str(), stdout);
+    return 0;
+  }
+  if (arguments[1][0] != '-') {
+    check_verb(program, arguments[1]);
+  }
+  try {
+    program.parse(count, const_cast<char**>(arguments)); // CLI11 only reads them
+  } catch (const CLI::ParseError& error) { // --help and --version too, with code 0
+    return program.exit(error) == 0 ? 0 : kUsageError;
+  }
+  return 0;
+}
+
+} // namespace
+
+int run_program(int count, const char* const* arguments) {
+  try {
+    return parse_and_run(count, arguments);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "palimpsest: %s\n", error.what());
+    return error.exit_code();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "palimpsest: unexpected error: %s\n", error.what());
+    return kUnexpectedError;
+  }
+}
+
+} // namespace palimpsest

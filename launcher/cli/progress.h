@@ -1,0 +1,46 @@
+#pragma once
+
+// What people watch: a bar that is redrawn on a terminal, plain lines elsewhere.
+//
+//   Progress progress(run.batches().step_count(), /*every=*/1, std::cout);
+//   run.train({&progress});
+//   std::cout << progress.summary(run.full_report(), baseline_rss);
+
+#include <palimpsest/core/contracts/observer.h>
+#include <palimpsest/core/plan/simulate.h>
+
+#include <chrono>
+#include <cstdint>
+#include <ostream>
+#include <string>
+
+namespace palimpsest {
+
+class Progress final : public Observer {
+ public:
+  /// `every`: steps between lines where the output is no terminal; 0: nothing is printed.
+  Progress(int64_t steps, int64_t every, std::ostream& out);
+
+  void step_end(const StepRecord& record) override;
+
+  /// The end of a run: losses, rate, skipped steps, the predicted peak beside the measured one, and
+  /// what of the process's memory was not tracked. `baseline_rss`: bytes resident before the run.
+  std::string summary(const PlanReport& report, int64_t baseline_rss) const;
+
+ private:
+  std::string bar(const StepRecord& record) const;
+  std::string line(const StepRecord& record) const;
+
+  int64_t steps_;
+  int64_t every_;
+  std::ostream& out_;
+  bool terminal_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  StepRecord first_;
+  StepRecord last_;
+  int64_t peak_device_bytes_ = 0;
+  int64_t tokens_ = 0;
+  int64_t skipped_ = 0;
+};
+
+} // namespace palimpsest

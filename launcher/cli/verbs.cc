@@ -1,0 +1,18 @@
+#include <palimpsest/launcher/cli/config_verb.h>
+#include <palimpsest/launcher/cli/verb.h>
+
+namespace palimpsest {
+
+void register_verbs(CLI::App& program) {
+  add_config_verb(program);
+}
+
+std::string examples(const std::string& lines) {
+  std::string text = "Examples:\n  ";
+  for (const char c : lines) {
+    text += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  }
+  return text;
+}
+
+} // namespace palimpsest

@@ -1,0 +1,156 @@
+#include <palimpsest/launcher/compose/model.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/core/io/decoder_config.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+RopeConfig rope_config(const RunConfig::Model& model) {
+  RopeConfig rope{.theta = model.rope_theta()};
+  if (!model.has_rope_scaling()) {
+    return rope;
+  }
+  const RunConfig::RopeScaling& scaling = model.rope_scaling();
+  rope.type = parse_rope_type(scaling.rope_type()).value();
+  rope.factor = scaling.factor();
+  if (scaling.has_original_max_position_embeddings()) {
+    rope.original_max_position_embeddings = scaling.original_max_position_embeddings();
+  }
+  rope.low_freq_factor = scaling.low_freq_factor();
+  rope.high_freq_factor = scaling.high_freq_factor();
+  if (scaling.has_attention_factor()) {
+    rope.attention_factor = scaling.attention_factor();
+  }
+  rope.beta_fast = scaling.beta_fast();
+  rope.beta_slow = scaling.beta_slow();
+  if (scaling.has_mscale()) {
+    rope.mscale = scaling.mscale();
+  }
+  if (scaling.has_mscale_all_dim()) {
+    rope.mscale_all_dim = scaling.mscale_all_dim();
+  }
+  rope.truncate = scaling.truncate();
+  return rope;
+}
+
+HiddenAct hidden_act(const std::string& name) {
+  for (const HiddenAct act :
+       {HiddenAct::Silu, HiddenAct::Gelu, HiddenAct::GeluTanh, HiddenAct::Relu}) {
+    if (name == name_of(act)) {
+      return act;
+    }
+  }
+  throw UserError(
+      "model.hidden_act: a decoder cannot use '{}'; give silu, gelu, gelu_pytorch_tanh or relu",
+      name);
+}
+
+DecoderConfig decoder_config(const RunConfig::Model& model) {
+  DecoderConfig decoder;
+  decoder.vocab_size = model.vocab_size();
+  decoder.hidden_size = model.hidden_size();
+  decoder.intermediate_size = model.intermediate_size();
+  decoder.num_hidden_layers = model.num_hidden_layers();
+  decoder.num_attention_heads = model.num_attention_heads();
+  decoder.num_key_value_heads = model.num_key_value_heads();
+  decoder.head_dim = model.head_dim();
+  decoder.max_position_embeddings = model.max_position_embeddings();
+  decoder.rms_norm_eps = model.rms_norm_eps();
+  decoder.tie_word_embeddings = model.tie_word_embeddings();
+  decoder.attention_bias = model.attention_bias();
+  decoder.mlp_bias = model.mlp_bias();
+  decoder.attention_dropout = model.attention_dropout();
+  decoder.hidden_act = hidden_act(model.hidden_act());
+  decoder.initializer_range = model.initializer_range();
+  decoder.rope = rope_config(model);
+  return complete_decoder_config(decoder, "model");
+}
+
+MlpChainConfig mlp_config(const RunConfig::Model& model) {
+  MlpChainConfig mlp;
+  mlp.widths.push_back(model.input_size());
+  mlp.widths.insert(
+      mlp.widths.end(), static_cast<size_t>(model.num_hidden_layers()), model.hidden_size());
+  mlp.widths.push_back(model.output_size());
+  const std::vector<std::pair<std::string_view, kernels::Activation>> activations = {
+      {"silu", kernels::Activation::kSilu},
+      {"gelu", kernels::Activation::kGeluErf},
+      {"gelu_pytorch_tanh", kernels::Activation::kGeluTanh},
+      {"relu", kernels::Activation::kRelu},
+      {"tanh", kernels::Activation::kTanh}};
+  for (const auto& [name, activation] : activations) {
+    if (model.hidden_act() == name) {
+      mlp.activation = activation;
+    }
+  }
+  return mlp;
+}
+
+} // namespace
+
+Model::Model(const RunConfig& config) {
+  const RunConfig::Model& model = config.model();
+  const at::ScalarType compute =
+      config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat;
+  family_ = model.has_path() ? "llama" : model.family();
+  if (model.has_path()) {
+    folder_.emplace(model.path());
+    settings_.decoder = parse_decoder_config(folder_->config_text(), folder_->config_path());
+    folder_->settle_head(settings_.decoder.tie_word_embeddings);
+    folder_->compare_with(decoder_tensors(settings_.decoder));
+    if (model.has_attention_dropout()) {
+      settings_.decoder.attention_dropout = model.attention_dropout();
+    }
+  } else if (family_ == "mlp") {
+    settings_.mlp = mlp_config(model);
+  } else {
+    settings_.decoder = decoder_config(model);
+  }
+  settings_.decoder_options.compute = compute;
+  settings_.decoder_options.residual_dropout = model.dropout();
+  settings_.mlp.compute = compute;
+  ModelRegistry families("model.family");
+  register_models(families);
+  family_functions_ = families.at(family_);
+  chain_ = family_functions_.build(settings_);
+}
+
+std::string Model::description() const {
+  const std::string dtype =
+      settings_.decoder_options.compute == at::kBFloat16 ? "bf16 with fp32 master" : "fp32";
+  return fmt::format(
+      "{}, {:L} parameters, {} layers, {}",
+      family_,
+      chain_.parameter_count(),
+      chain_.layers.size(),
+      dtype);
+}
+
+void Model::fill(uint64_t seed, const UnitSource& source) {
+  if (folder_) {
+    load_weights(*folder_, chain_, source);
+  } else {
+    family_functions_.initialise(chain_, settings_, seed, source);
+  }
+}
+
+void Model::write(const std::filesystem::path& out, const UnitSource& source) const {
+  HfFolderLayout layout;
+  if (folder_) {
+    layout = layout_like(*folder_);
+  } else if (reads_tokens()) {
+    layout = new_layout(write_decoder_config(settings_.decoder), declarations(chain_));
+  } else {
+    layout = new_layout(R"({"model_type": "mlp"})", declarations(chain_));
+  }
+  write_hf_folder(out, layout, export_filler(chain_, source), Existing::Replace);
+}
+
+} // namespace palimpsest

@@ -1,0 +1,67 @@
+#pragma once
+
+// The model that a config names: built, filled, exported.
+//
+//   Model model = build_model(config);
+//   model.fill(seed, source);                     // its folder's weights, or the family's initialisation
+//   model.write("runs/a/model", source);          // a Hugging Face folder
+
+#include <palimpsest/core/config/run_config.pb.h>
+#include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/io/hf_folder.h>
+#include <palimpsest/core/models/models.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace palimpsest {
+
+class Model {
+ public:
+  /// UserError where the folder, the keys or their combination name no model that this version trains.
+  explicit Model(const RunConfig& config);
+
+  Chain& chain() {
+    return chain_;
+  }
+  const Chain& chain() const {
+    return chain_;
+  }
+  /// "llama, 31,990,272 parameters, fp32".
+  std::string description() const;
+
+  /// What samples must be like: token ids below the vocabulary, at most so many positions; or features.
+  bool reads_tokens() const {
+    return family_ != "mlp";
+  }
+  int64_t vocabulary_size() const {
+    return reads_tokens() ? settings_.decoder.vocab_size : 0;
+  }
+  int64_t max_positions() const {
+    return settings_.decoder.max_position_embeddings;
+  }
+  int64_t input_size() const {
+    return reads_tokens() ? 0 : settings_.mlp.widths.front();
+  }
+  int64_t output_size() const {
+    return reads_tokens() ? 0 : settings_.mlp.widths.back();
+  }
+
+  /// Every parameter: from the folder, or initialised from `seed`.
+  void fill(uint64_t seed, const UnitSource& source);
+
+  /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the weights came from one.
+  /// A chain that is no decoder is written as its weights alone.
+  void write(const std::filesystem::path& out, const UnitSource& source) const;
+
+ private:
+  std::string family_;
+  ModelSettings settings_;
+  ModelFamily family_functions_;
+  std::optional<HfFolder> folder_;
+  Chain chain_;
+};
+
+} // namespace palimpsest

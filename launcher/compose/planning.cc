@@ -1,0 +1,61 @@
+#include <palimpsest/launcher/compose/planning.h>
+
+#include <palimpsest/launcher/compose/compose.h>
+#include <palimpsest/memory/recompute/policies.h>
+#include <palimpsest/parallel/pipeline/schedules.h>
+
+#include <utility>
+
+namespace palimpsest {
+namespace {
+
+Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelCost& cost) {
+  PolicyOptions options;
+  if (settings.has_n()) {
+    options.n = static_cast<int>(settings.n());
+  }
+  if (settings.has_segments()) {
+    options.segments = static_cast<int>(settings.segments());
+  }
+  options.recompute.assign(settings.recompute().begin(), settings.recompute().end());
+  if (settings.has_count()) {
+    options.count = static_cast<int>(settings.count());
+  }
+  if (settings.has_keep_last_segment()) {
+    options.keep_last_segment = settings.keep_last_segment();
+  }
+  options.kept_tape = parse_tape(settings.tape());
+  options.rerun_tape = options.kept_tape;
+  return find_policy(settings.policy()).decide(cost, options);
+}
+
+} // namespace
+
+PlanBook::PlanBook(const RunConfig& config, ModelCost cost)
+    : cost_(std::move(cost)), segments_(decide(config.activation_checkpointing(), cost_)) {}
+
+std::shared_ptr<const PlannedStep> PlanBook::plan(int micro_batches) {
+  return entry(micro_batches).planned;
+}
+
+const PlanReport& PlanBook::report(int micro_batches) {
+  return entry(micro_batches).report;
+}
+
+PlanBook::Entry& PlanBook::entry(int micro_batches) {
+  if (const auto known = entries_.find(micro_batches); known != entries_.end()) {
+    return known->second;
+  }
+  JobDescription description;
+  description.model = cost_;
+  description.stages = {{0, static_cast<int>(cost_.blocks.size())}};
+  description.micro_batches = micro_batches;
+  Job job(std::move(description));
+  Plans plans = compose(job, find_schedule("1f1b"), {.segments = segments_});
+  PlanReport report = simulate(plans, job);
+  auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));
+  return entries_.emplace(micro_batches, Entry{std::move(planned), std::move(report)})
+      .first->second;
+}
+
+} // namespace palimpsest

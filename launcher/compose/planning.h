@@ -1,0 +1,46 @@
+#pragma once
+
+// The plans of a run: from the measured costs and the config's memory techniques to verified plans.
+//
+//   PlanBook book(config, cost);
+//   const PlannedStep& step = *book.plan(4);        // of a step with 4 micro-batches
+//   book.report(4).peak(TierId::kDevice);
+
+#include <palimpsest/core/config/run_config.pb.h>
+#include <palimpsest/core/engine/trainer.h>
+#include <palimpsest/core/plan/simulate.h>
+
+#include <map>
+#include <memory>
+
+namespace palimpsest {
+
+class PlanBook {
+ public:
+  /// UserError where the policy does not fit the model.
+  PlanBook(const RunConfig& config, ModelCost cost);
+
+  /// Composed and verified once for each number of micro-batches.
+  std::shared_ptr<const PlannedStep> plan(int micro_batches);
+  const PlanReport& report(int micro_batches);
+
+  const ModelCost& cost() const {
+    return cost_;
+  }
+  const Segments& segments() const {
+    return segments_;
+  }
+
+ private:
+  struct Entry {
+    std::shared_ptr<const PlannedStep> planned;
+    PlanReport report;
+  };
+  Entry& entry(int micro_batches);
+
+  ModelCost cost_;
+  Segments segments_;
+  std::map<int, Entry> entries_;
+};
+
+} // namespace palimpsest
