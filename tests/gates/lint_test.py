@@ -85,6 +85,7 @@ class Includes(Gate):
     def test_form(self):
         here = {"core/base/error.h": HEADER}
         self.refuses(lint.check_include_form, {"core/base/a.h": "int a;\n"}, "#pragma once")
+        self.accepts(lint.check_include_form, {"core/kernels/simd-inl.h": "int a;\n"})
         self.refuses(lint.check_include_form, {"core/base/a.cc": '#include "error.h"\n', **here}, "not error.h")
         self.refuses(lint.check_include_form, {"core/base/a.cc": "#include <core/base/error.h>\n", **here}, "write <")
         self.refuses(lint.check_include_form, {"core/base/a.cc": "#include <palimpsest/core/base/eror.h>\n", **here},
