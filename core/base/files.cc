@@ -90,6 +90,17 @@ void sync_path(const fs::path& path, int flags) {
   }
 }
 
+void sync_tree(const fs::path& folder) {
+  try {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+      sync_path(entry.path(), entry.is_directory() ? O_DIRECTORY : 0);
+    }
+  } catch (const fs::filesystem_error& error) {
+    throw EnvironmentError("cannot sync {}: {}", folder.string(), error.code().message());
+  }
+  sync_path(folder, O_DIRECTORY);
+}
+
 void create_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
@@ -292,10 +303,7 @@ AtomicFolder::~AtomicFolder() {
 
 void AtomicFolder::commit() {
   check(!committed_, "{} is committed twice", path_.string());
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(temporary_)) {
-    sync_path(entry.path(), entry.is_directory() ? O_DIRECTORY : 0);
-  }
-  sync_folder(temporary_);
+  sync_tree(temporary_);
   if (::rename(temporary_.c_str(), path_.c_str()) == 0) {
     committed_ = true;
     sync_folder(parent_of(path_));

@@ -1,19 +1,17 @@
 #pragma once
 
-// Files whole or not at all: reading with a clear error, mapping, and writing that survives a
-// crash.
+// Files whole or not at all: reading with a clear error, mapping, and writing that survives a crash.
 //
-//   MappedFile weights("model.safetensors");          // weights.bytes() are read from disk when
-//   touched write_file_atomically("run/state.json", text);    // the old content or the new one,
-//   never half of it
+//   MappedFile weights("model.safetensors");         // weights.bytes() are read from disk when touched
+//   write_file_atomically("run/state.json", text);   // the old content or the new one, never half of it
 //
-//   AtomicFolder folder("run/model");                 // files go to folder.path(), a hidden
-//   sibling
-//   ...
-//   folder.commit();                                  // fsync, then one rename
+//   AtomicFolder folder("run/model");                // files go to folder.path(), a hidden sibling
+//   write_file_atomically(folder.path() / "config.json", text);
+//   folder.commit();                                 // fsync, then one rename
 //
-// What the user named and is not there (or is a folder) is a UserError; what the system refuses
-// (permission, full disk, I/O) is an EnvironmentError with the path and the system's own words.
+// What the user named and is not there (or is a folder) is a UserError; what the system refuses (permission, full disk,
+// I/O) is an EnvironmentError with the path and the system's own words. A file beyond the shell's size limit raises
+// SIGXFSZ unless the program ignores that signal; ignored, it is an EnvironmentError too.
 
 #include <cstddef>
 #include <cstdint>

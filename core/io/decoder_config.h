@@ -2,10 +2,9 @@
 
 // A decoder's architecture, from and to Hugging Face's config.json.
 //
-//   DecoderConfig config = parse_decoder_config(read_file("Llama/config.json"),
-//   "Llama/config.json"); for (const TensorDeclaration& tensor : decoder_tensors(config)) ... //
-//   names and shapes of its weights std::string text = write_decoder_config(config); // loads in
-//   transformers 4 and 5
+//   DecoderConfig config = parse_decoder_config(read_file(path), path);
+//   std::vector<TensorDeclaration> weights = decoder_tensors(config);   // their names, shapes and dtype
+//   std::string text = write_decoder_config(config);                    // loads in transformers 4 and 5
 //
 // Supported: the LLaMA family (model_type "llama", LlamaForCausalLM). Whatever changes numbers and
 // is not supported is refused by name. Keys that change no number here are ignored: token ids,

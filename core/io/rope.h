@@ -3,10 +3,10 @@
 // Rotary position embedding: the inverse frequencies of every scaling type of the LLaMA family.
 //
 //   RopeConfig rope{.type = RopeType::Linear, .theta = 1e4, .factor = 4.0};
-//   RopeTable table = rope_table(rope, /*head_dim=*/64, /*max_position_embeddings=*/2048,
-//   /*sequence_length=*/512);
-//   // angle of feature pair i at position p: p * table.inverse_frequencies[i]; cos and sin times
-//   table.attention_scaling
+//   RopeTable table = rope_table(rope, head_dim, max_position_embeddings, sequence_length);
+//
+// The angle of feature pair i at position p is p * table.inverse_frequencies[i]; its cos and sin are multiplied by
+// table.attention_scaling.
 //
 // Sources: RoFormer (arXiv 2104.09864); dynamic NTK and YaRN (arXiv 2309.00071); llama3 as
 // published with the model; all as computed by transformers' modeling_rope_utils.py, but in double

@@ -1,19 +1,17 @@
 #pragma once
 
-// The safetensors format: an 8-byte little-endian header length, a JSON header, then the tensors'
-// bytes without a gap.
+// The safetensors format: an 8-byte little-endian header length, a JSON header, then the tensors' bytes without a gap.
 //
 //   SafetensorsFile file("model.safetensors");
 //   const StoredTensor& weight = file.at("lm_head.weight");
 //   std::memcpy(buffer, file.bytes(weight).data(), weight.bytes());
 //
 //   SafetensorsWriter writer("out.safetensors", {{"x", StoredDtype::F32, {2, 3}}});
-//   writer.write("x", bytes);                        // tensors in the order of writer.tensors(),
-//   each in pieces if wished writer.commit();
+//   writer.write("x", bytes);   // tensors in the order of writer.tensors(), each in pieces if wished
+//   writer.commit();
 //
-// Format and limits: https://github.com/huggingface/safetensors (README.md and
-// safetensors/src/tensor.rs). A file that breaks any of its rules is a UserError naming file and
-// tensor.
+// Format and limits: https://github.com/huggingface/safetensors (README.md and safetensors/src/tensor.rs). A file that
+// breaks any of its rules is a UserError naming file and tensor.
 
 #include <palimpsest/core/base/files.h>
 
