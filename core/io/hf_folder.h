@@ -107,8 +107,8 @@ struct HfFolderLayout {
   std::string config_text;
   std::vector<HfFileLayout> files;
   bool sharded = false; // write model.safetensors.index.json
-  std::filesystem::path
-      copy_from; // folder of tokenizer, generation config, chat template; empty: none
+  /// Folder of tokenizer, generation config and chat template; empty: none.
+  std::filesystem::path copy_from = {};
 };
 
 /// The layout that gives `source` back: same files, tensors, dtypes and config.
