@@ -52,8 +52,10 @@ struct GeluTanh {
     constexpr float kTwice = 1.5957691216057308F; // 2 sqrt(2/pi)
     const auto one = hn::Set(d, 1.0F);
     const auto square = hn::Mul(v, v);
-    const auto inner = hn::Mul(v, hn::MulAdd(hn::Set(d, kTwice * 0.044715F), square, hn::Set(d, kTwice)));
-    const auto inner_slope = hn::MulAdd(hn::Set(d, kTwice * 3 * 0.044715F), square, hn::Set(d, kTwice));
+    const auto inner =
+        hn::Mul(v, hn::MulAdd(hn::Set(d, kTwice * 0.044715F), square, hn::Set(d, kTwice)));
+    const auto inner_slope =
+        hn::MulAdd(hn::Set(d, kTwice * 3 * 0.044715F), square, hn::Set(d, kTwice));
     const auto s = sigmoid(d, inner);
     const auto bend = hn::Mul(hn::Mul(v, hn::Sub(one, s)), inner_slope);
     return {hn::Mul(v, s), hn::Mul(s, hn::Add(one, bend))};
@@ -104,8 +106,7 @@ void glu_forward_fast(const at::Tensor& gate_up, Activation activation, const at
       at::parallel_for(0, output.size(0), 8, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
           const T* gate = gate_up.const_data_ptr<T>() + 2 * r * width;
-          glu_row<decltype(function)>(
-              gate, gate + width, width, output.data_ptr<T>() + r * width);
+          glu_row<decltype(function)>(gate, gate + width, width, output.data_ptr<T>() + r * width);
         }
       });
     });

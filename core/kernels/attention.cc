@@ -32,11 +32,11 @@ void check_problem(const AttentionProblem& p) {
       p.q.size(1),
       p.k.size(1),
       p.causal ? " under a causal mask" : "");
+  check(p.scale > 0, "attention: scale {} is not positive", p.scale);
   check(
       p.dropout.p == 0 ||
-          (p.dropout.rows.defined() && p.dropout.rows.is_cpu() &&
-           p.dropout.rows.is_contiguous() && p.dropout.rows.scalar_type() == at::kLong &&
-           p.dropout.rows.numel() == p.q.size(0)),
+          (p.dropout.rows.defined() && p.dropout.rows.is_cpu() && p.dropout.rows.is_contiguous() &&
+           p.dropout.rows.scalar_type() == at::kLong && p.dropout.rows.numel() == p.q.size(0)),
       "attention: dropout needs contiguous int64 rows [{}] on the CPU",
       p.q.size(0));
 }

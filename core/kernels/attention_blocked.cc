@@ -37,8 +37,7 @@ template <typename T>
 struct Head {
   Head(const at::Tensor& tensor, int64_t b, int64_t h)
       : data(tensor.data_ptr<T>() + b * tensor.stride(0) + h * tensor.stride(2)),
-        stride(tensor.stride(1)),
-        width(tensor.size(3)) {}
+        stride(tensor.stride(1)), width(tensor.size(3)) {}
   T* row(int64_t t) const {
     return data + t * stride;
   }
@@ -75,7 +74,12 @@ Panel accumulator(const Head<T>& head, int64_t first, float* scratch) {
 
 // head[first + r] = panel[r] * factors[r] (or 1).
 template <typename T>
-void write_rows(Panel panel, const float* factors, const Head<T>& head, int64_t first, int64_t rows) {
+void write_rows(
+    Panel panel,
+    const float* factors,
+    const Head<T>& head,
+    int64_t first,
+    int64_t rows) {
   if (sizeof(T) == sizeof(float) && factors == nullptr) {
     return; // it accumulated in place
   }
@@ -143,8 +147,8 @@ float exponentials(float* values, int64_t count, float scale, float shift) {
   const FloatTag d;
   auto sum = hn::Zero(d);
   for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    const auto e = hn::Exp(
-        d, hn::MulSub(load(d, values + i, lanes), hn::Set(d, scale), hn::Set(d, shift)));
+    const auto e =
+        hn::Exp(d, hn::MulSub(load(d, values + i, lanes), hn::Set(d, scale), hn::Set(d, shift)));
     store(d, e, values + i, lanes);
     sum = hn::Add(sum, fill_rest(d, e, lanes, 0.0F));
   });
@@ -167,7 +171,14 @@ struct OnlineSoftmax {
   }
 
   // Turns a row of scores into probabilities (up to the final division) and rescales what was accumulated before.
-  void add(int64_t row, float* scores, int64_t visible, int64_t keys, float scale, float* out, int64_t width) {
+  void add(
+      int64_t row,
+      float* scores,
+      int64_t visible,
+      int64_t keys,
+      float scale,
+      float* out,
+      int64_t width) {
     std::fill(scores + visible, scores + keys, 0.0F);
     if (visible == 0) {
       return;
@@ -191,16 +202,11 @@ struct Scratch {
     return 3 * kQueries * kKeys + (3 * kQueries + 2 * kKeys + 2 * keys) * width;
   }
   Scratch(float* base, int64_t width, int64_t keys)
-      : scores{base, kKeys},
-        gradients{scores.data + kQueries * kKeys, kKeys},
-        factors(gradients.data + kQueries * kKeys),
-        queries(factors + kQueries * kKeys),
-        upstream(queries + kQueries * width),
-        out(upstream + kQueries * width),
-        keys_tile(out + kQueries * width),
-        values_tile(keys_tile + kKeys * width),
-        dk(values_tile + kKeys * width),
-        dv(dk + keys * width) {}
+      : scores{base, kKeys}, gradients{scores.data + kQueries * kKeys, kKeys},
+        factors(gradients.data + kQueries * kKeys), queries(factors + kQueries * kKeys),
+        upstream(queries + kQueries * width), out(upstream + kQueries * width),
+        keys_tile(out + kQueries * width), values_tile(keys_tile + kKeys * width),
+        dk(values_tile + kKeys * width), dv(dk + keys * width) {}
   Panel scores;
   Panel gradients;
   float* factors;
@@ -431,8 +437,7 @@ void forward_blocked(const AttentionProblem& p, const AttentionOutput& output) {
         const int64_t j = task % blocks;
         const int64_t block = j % 2 == 0 ? j / 2 : blocks - 1 - j / 2;
         const int64_t head = task / blocks;
-        forward_block<decltype(type)>(
-            p, output, head / heads, head % heads, block * kQueries, own);
+        forward_block<decltype(type)>(p, output, head / heads, head % heads, block * kQueries, own);
       }
     });
   });
@@ -451,8 +456,7 @@ void backward_blocked(
     at::parallel_for(0, p.q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
       const Scratch own = scratch_of_this_thread(scratch, width, kept_keys);
       for (int64_t task = begin; task < end; ++task) {
-        backward_group<decltype(type)>(
-            p, dout, output, gradients, task / heads, task % heads, own);
+        backward_group<decltype(type)>(p, dout, output, gradients, task / heads, task % heads, own);
       }
     });
   });

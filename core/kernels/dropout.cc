@@ -99,8 +99,7 @@ void apply_run(const DropoutRun& run, const T* x, int64_t first, int64_t element
     for_each_vector(part, [&](int64_t i, size_t count) HWY_ATTR {
       const auto drawn = hn::LoadU(words_tag, words + skip + i);
       const auto kept = hn::RebindMask(d, hn::Not(hn::Lt(drawn, threshold)));
-      const auto value =
-          x == nullptr ? factor : hn::Mul(load(d, x + done + i, count), factor);
+      const auto value = x == nullptr ? factor : hn::Mul(load(d, x + done + i, count), factor);
       store(d, hn::IfThenElseZero(kept, value), y + done + i, count);
     });
     done += part;

@@ -61,33 +61,33 @@ void add_column_sums(const at::Tensor& dy, float* sums, bool overwrite) {
   const int64_t columns = dy.size(1);
   const int64_t stride = dy.stride(0);
   const T* data = dy.const_data_ptr<T>();
-  at::parallel_for(
-      0, (columns + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t first = begin * kColumns; first < std::min(end * kColumns, columns);
-             first += kColumns) {
-          const int64_t width = std::min(kColumns, columns - first);
-          std::array<float, kColumns> total{};
-          for (int64_t top = 0; top < rows; top += kRows) {
-            std::array<float, kColumns> partial{};
-            for (int64_t r = top; r < std::min(top + kRows, rows); ++r) {
-              const T* source = data + r * stride + first;
-              for (int64_t c = 0; c < width; ++c) {
-                partial[c] += static_cast<float>(source[c]);
-              }
-            }
-            for (int64_t c = 0; c < width; ++c) {
-              total[c] += partial[c];
-            }
-          }
+  at::parallel_for(0, (columns + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin * kColumns; first < std::min(end * kColumns, columns);
+         first += kColumns) {
+      const int64_t width = std::min(kColumns, columns - first);
+      std::array<float, kColumns> total{};
+      for (int64_t top = 0; top < rows; top += kRows) {
+        std::array<float, kColumns> partial{};
+        for (int64_t r = top; r < std::min(top + kRows, rows); ++r) {
+          const T* source = data + r * stride + first;
           for (int64_t c = 0; c < width; ++c) {
-            sums[first + c] = overwrite ? total[c] : sums[first + c] + total[c];
+            partial[c] += static_cast<float>(source[c]);
           }
         }
-      });
+        for (int64_t c = 0; c < width; ++c) {
+          total[c] += partial[c];
+        }
+      }
+      for (int64_t c = 0; c < width; ++c) {
+        sums[first + c] = overwrite ? total[c] : sums[first + c] + total[c];
+      }
+    }
+  });
 }
 
 void backward_bias(const at::Tensor& dy, const at::Tensor& grad_bias, bool overwrite) {
-  const bool simple = dy.is_cpu() && grad_bias.is_contiguous() && grad_bias.scalar_type() == at::kFloat;
+  const bool simple =
+      dy.is_cpu() && grad_bias.is_contiguous() && grad_bias.scalar_type() == at::kFloat;
   if (simple && dy.scalar_type() == at::kFloat) {
     add_column_sums<float>(dy, grad_bias.data_ptr<float>(), overwrite);
   } else if (simple && dy.scalar_type() == at::kBFloat16) {

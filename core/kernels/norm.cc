@@ -73,8 +73,7 @@ void rms_norm_backward_rows(
       const auto g = hn::Mul(load(d, dy + i, count), load(d, weight + i, count));
       dot = hn::MulAdd(g, load(d, x + i, count), dot);
     });
-    const float mean =
-        hn::GetLane(hn::SumOfLanes(d, dot)) * rstd[r] / static_cast<float>(width);
+    const float mean = hn::GetLane(hn::SumOfLanes(d, dot)) * rstd[r] / static_cast<float>(width);
     const auto factor = hn::Set(d, mean * rstd[r]);
     for_each_vector(width, [&](int64_t i, size_t count) HWY_ATTR {
       const auto upstream = load(d, dy + i, count);
@@ -109,7 +108,13 @@ void rms_norm_forward_fast(
     at::parallel_for(0, x.size(0), 16, [&](int64_t begin, int64_t end) {
       const int64_t offset = begin * width;
       rms_norm_rows(
-          source + offset, scale, end - begin, width, static_cast<float>(eps), y + offset, rstd + begin);
+          source + offset,
+          scale,
+          end - begin,
+          width,
+          static_cast<float>(eps),
+          y + offset,
+          rstd + begin);
     });
   });
 }
@@ -231,7 +236,11 @@ at::Tensor rms_norm_backward(
     const at::Tensor& grad_weight,
     const at::Tensor& add_to) {
   check_arguments(x, weight);
-  check(dy.sizes() == x.sizes(), "rms_norm_backward: dy has {} elements, x {}", dy.numel(), x.numel());
+  check(
+      dy.sizes() == x.sizes(),
+      "rms_norm_backward: dy has {} elements, x {}",
+      dy.numel(),
+      x.numel());
   if (!x.is_cpu() || !is_fast_dtype(x.scalar_type())) {
     return backward_fallback(dy, x, weight, rstd, grad_weight, add_to);
   }

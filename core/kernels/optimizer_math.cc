@@ -219,8 +219,8 @@ void sgd_momentum_update(
     HWY_DYNAMIC_DISPATCH(sgd_fast)(parameters, gradients, momentum_buffer, step, bf16_copy);
     return;
   }
-  at::Tensor direction = gradients.to(parameters.scalar_type()) * step.gradient_scale +
-      parameters * step.weight_decay;
+  at::Tensor direction =
+      gradients.to(parameters.scalar_type()) * step.gradient_scale + parameters * step.weight_decay;
   if (momentum_buffer.defined()) {
     if (!step.first) {
       direction = direction + momentum_buffer * step.momentum;

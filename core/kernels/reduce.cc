@@ -46,7 +46,8 @@ double reduce_chunk(const T* values, int64_t count, ChunkReduction reduction) {
   const auto add = [](double sum, double v) { return sum + v; };
   const auto absolute = [](double v) { return v < 0 ? -v : v; };
   if (reduction == ChunkReduction::kSumOfSquares) {
-    return fold_chunk(values, count, [](double v) { return v * v; }, add);
+    return fold_chunk(
+        values, count, [](double v) { return v * v; }, add);
   }
   if (reduction == ChunkReduction::kSumOfAbs) {
     return fold_chunk(values, count, absolute, add);
@@ -62,8 +63,7 @@ void chunk_reduce_fast(const at::Tensor& values, ChunkReduction reduction, doubl
     at::parallel_for(0, chunk_count(elements), 8, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         const int64_t first = c * kReduceChunk;
-        chunks[c] =
-            reduce_chunk(data + first, std::min(kReduceChunk, elements - first), reduction);
+        chunks[c] = reduce_chunk(data + first, std::min(kReduceChunk, elements - first), reduction);
       }
     });
   });

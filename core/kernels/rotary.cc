@@ -144,11 +144,10 @@ RotaryTable::RotaryTable(
     std::span<const float> inverse_frequencies,
     float attention_scaling,
     int64_t length) {
-  at::Tensor frequencies = at::empty({static_cast<int64_t>(inverse_frequencies.size())}, at::kFloat);
-  std::copy(
-      inverse_frequencies.begin(), inverse_frequencies.end(), frequencies.data_ptr<float>());
-  const at::Tensor angles =
-      at::arange(length, at::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
+  at::Tensor frequencies =
+      at::empty({static_cast<int64_t>(inverse_frequencies.size())}, at::kFloat);
+  std::copy(inverse_frequencies.begin(), inverse_frequencies.end(), frequencies.data_ptr<float>());
+  const at::Tensor angles = at::arange(length, at::kFloat).unsqueeze(1) * frequencies.unsqueeze(0);
   cos_ = angles.cos().mul_(attention_scaling);
   sin_ = angles.sin().mul_(attention_scaling);
 }

@@ -56,9 +56,10 @@ HWY_INLINE FloatVector round_to_bf16(FloatTag d, FloatVector v) {
 
 HWY_INLINE void store_full(FloatTag d, FloatVector v, c10::BFloat16* p) {
   const auto bits = hn::ShiftRight<16>(hn::BitCast(WordTag(), round_to_bf16(d, v)));
-  hn::StoreU(hn::DemoteTo(HalfWordTag(), hn::BitCast(hn::RebindToSigned<WordTag>(), bits)),
-             HalfWordTag(),
-             reinterpret_cast<uint16_t*>(p));
+  hn::StoreU(
+      hn::DemoteTo(HalfWordTag(), hn::BitCast(hn::RebindToSigned<WordTag>(), bits)),
+      HalfWordTag(),
+      reinterpret_cast<uint16_t*>(p));
 }
 
 template <typename T>

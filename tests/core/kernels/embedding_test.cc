@@ -1,0 +1,45 @@
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/kernels/embedding.h>
+#include <palimpsest/tests/core/kernels/kernels_testing.h>
+
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/tensor.h>
+
+namespace palimpsest::kernels {
+namespace {
+
+using EmbeddingTest = KernelsTest;
+PALIMPSEST_BOTH_DTYPES(EmbeddingTest);
+
+TEST_P(EmbeddingTest, IsTheProductWithOneHotRows) {
+  const auto dtype = GetParam();
+  const at::Tensor ids = at::tensor(std::vector<int64_t>{3, 0, 3, 10, 3, 7});
+  const at::Tensor one_hot = at::one_hot(ids, 11).to(at::kDouble);
+  for (const int64_t width : {1, 7, 67, 512}) {
+    const at::Tensor weight = sample({11, width}, dtype);
+    const at::Tensor dy = sample({6, width}, dtype);
+    EXPECT_EQ(difference(embedding_forward(ids, weight.to(dtype)), at::matmul(one_hot, weight)), 0);
+    const at::Tensor before = at::randn({11, width}, at::kFloat);
+    std::vector<at::Tensor> grads;
+    with_thread_counts([&](int) {
+      grads.push_back(before.clone());
+      embedding_backward(ids, dy.to(dtype), grads.back());
+    });
+    EXPECT_LE(difference(grads[0], before + at::matmul(one_hot.t(), dy)), 1e-6);
+    EXPECT_TRUE(same_bits(grads[0], grads[1]));
+  }
+}
+
+TEST(EmbeddingErrorsTest, IdsOutOfRangeAreOurErrors) {
+  const at::Tensor weight = at::zeros({4, 2}, at::kFloat);
+  EXPECT_EQ(embedding_forward(at::empty({0}, at::kLong), weight).sizes(), at::IntArrayRef({0, 2}));
+  for (const int64_t id : {int64_t{4}, int64_t{-1}}) {
+    EXPECT_THROW(embedding_forward(at::tensor({id}), weight), InternalError);
+    EXPECT_THROW(
+        embedding_backward(at::tensor({id}), at::zeros({1, 2}, at::kFloat), weight), InternalError);
+  }
+}
+
+} // namespace
+} // namespace palimpsest::kernels
