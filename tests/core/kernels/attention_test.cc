@@ -1,3 +1,5 @@
+// Covers: core/kernels/attention_blocked.cc
+
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/tests/core/kernels/kernels_testing.h>

@@ -1,3 +1,5 @@
+// Covers: core/kernels/onednn_matmul.cc
+
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/linear.h>
 #include <palimpsest/tests/core/kernels/kernels_testing.h>
