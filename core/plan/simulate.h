@@ -44,7 +44,20 @@ enum class PlanCategory : uint8_t {
   kOptimizerState,
   kWorkspace,
 };
-constexpr int kCategories = 10;
+constexpr int kPlanCategories = 10;
+
+/// The categories that are kinds of slots: all but workspace.
+inline constexpr std::array kSlotCategories = {
+    PlanCategory::kValue,
+    PlanCategory::kGrad,
+    PlanCategory::kTape,
+    PlanCategory::kWeightJobs,
+    PlanCategory::kParam,
+    PlanCategory::kParamShard,
+    PlanCategory::kGradBuffer,
+    PlanCategory::kGradShard,
+    PlanCategory::kOptimizerState,
+};
 
 std::string_view to_text(PlanCategory category);
 
@@ -56,7 +69,11 @@ std::string_view to_text(Lane lane);
 struct RankReport {
   TierBytes peak{}; ///< most bytes at once, workspace included
   /// Most bytes at once of each category; their maxima need not fall together.
-  EnumArray<TierId, EnumArray<PlanCategory, int64_t, kCategories>, kTiers> category{};
+  EnumArray<TierId, EnumArray<PlanCategory, int64_t, kPlanCategories>, kTiers> category{};
+  /// Bytes of each category at the moment of the device's peak: they add up to it.
+  EnumArray<PlanCategory, int64_t, kPlanCategories> at_peak{};
+  /// Most bytes on the device of values, gradients of values, tapes and weight jobs together.
+  int64_t activation_peak = 0;
   std::vector<int64_t>
       device_bytes; ///< during each operation: before what it frees, its workspace included
   int64_t forwards = 0; ///< executed FORWARDs

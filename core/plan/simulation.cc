@@ -278,8 +278,18 @@ int64_t Simulation::measure(Rank& rank, int64_t workspace) {
   most = std::max(most, workspace);
   for (const TierId tier : {TierId::kDevice, TierId::kHost, TierId::kDisk}) {
     const int64_t now = rank.used[tier] + (tier == TierId::kDevice ? workspace : 0);
+    if (tier == TierId::kDevice && now > rank.report.peak[tier]) {
+      for (const PlanCategory category : kSlotCategories) {
+        rank.report.at_peak[category] = rank.held[tier][static_cast<SlotKind>(category)];
+      }
+      rank.report.at_peak[PlanCategory::kWorkspace] = workspace;
+    }
     rank.report.peak[tier] = std::max(rank.report.peak[tier], now);
   }
+  const auto& held = rank.held[TierId::kDevice];
+  const int64_t activations = held[SlotKind::kValue] + held[SlotKind::kGrad] +
+      held[SlotKind::kTape] + held[SlotKind::kWeightJobs];
+  rank.report.activation_peak = std::max(rank.report.activation_peak, activations);
   return rank.used[TierId::kDevice] + workspace;
 }
 
