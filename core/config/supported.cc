@@ -1,0 +1,85 @@
+#include <palimpsest/core/config/schema.h>
+#include <palimpsest/core/config/supported.h>
+#include <palimpsest/core/config/validate.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+const std::vector<Limit>& limits() {
+  static const std::vector<Limit> all = {
+      {"data.format", {"text", "tokens", "tensors"}, "training on conversations"},
+      {"data.packing", {"false"}, "packing of short samples"},
+      {"data.loss_on", {"all"}, "choosing the targets of conversations"},
+      {"data.validation", {}, "holding samples out"},
+      {"precision.master", {"fp32"}, "updating without master weights"},
+      {"precision.gradients", {"fp32"}, "accumulating gradients in bf16"},
+      {"precision.moments", {"fp32"}, "moments in bf16"},
+      {"lora", {}, "training adapters"},
+      {"memory.device_budget", {}, "planning for a given device budget"},
+      {"memory.host_budget", {}, "planning for a given host budget"},
+      {"activation_checkpointing.policy",
+       {"none", "full", "every_n", "uniform", "sqrt", "key_layers"},
+       "planned checkpointing"},
+      {"parallel.zero", {"0"}, "sharding over ranks"},
+      {"parallel.replicate", {"1"}, "hybrid sharding"},
+      {"parallel.shard", {"1"}, "sharding over ranks"},
+      {"pipeline.stages", {"1"}, "pipeline stages"},
+      {"pipeline.schedule", {"1f1b"}, "other pipeline schedules"},
+      {"offload.optimizer", {"device"}, "offloading optimizer states"},
+      {"offload.parameters", {"device"}, "offloading parameters"},
+      {"offload.gradients", {"device"}, "offloading gradients"},
+      {"offload.activations", {"device"}, "offloading activations"},
+      {"evaluation.every", {}, "evaluation while training"},
+      {"checkpoint.save_every", {}, "saving checkpoints"},
+      {"checkpoint.keep_last", {}, "saving checkpoints"},
+      {"checkpoint.resume", {}, "resuming"},
+  };
+  return all;
+}
+
+namespace {
+
+void check_sources(const RunConfig& config, const Origins& origins, Problems& problems) {
+  const auto& sources = config.data().sources();
+  for (int i = 0; i < sources.size(); ++i) {
+    if (sources[i].weight() != 1) {
+      problems.push_back(fmt::format(
+          "{} is {}, but this version cannot do this: weighted mixtures; leave it out",
+          name_key(fmt::format("data.sources[{}].weight", i), origins),
+          number_text(sources[i].weight())));
+    }
+    if (sources[i].has_format() && sources[i].format() != config.data().format()) {
+      problems.push_back(fmt::format(
+          "{} is {}, but this version cannot do this: sources of different formats; data.format is "
+          "{}",
+          name_key(fmt::format("data.sources[{}].format", i), origins),
+          sources[i].format(),
+          config.data().format()));
+    }
+  }
+}
+
+} // namespace
+
+void check_supported(const RunConfig& config, const Origins& origins, Problems& problems) {
+  for (const Limit& limit : limits()) {
+    const auto value = value_text(config, limit.key);
+    if (!value || std::count(limit.works.begin(), limit.works.end(), *value) > 0) {
+      continue;
+    }
+    problems.push_back(fmt::format(
+        "{} is {}, but this version cannot do this: {}; {}",
+        name_key(limit.key, origins),
+        *value,
+        limit.feature,
+        limit.works.empty() ? "leave it out"
+                            : fmt::format("give {}", fmt::join(limit.works, ", "))));
+  }
+  check_sources(config, origins, problems);
+}
+
+} // namespace palimpsest

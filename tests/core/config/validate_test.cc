@@ -1,0 +1,231 @@
+#include "loading.h"
+
+#include <palimpsest/core/config/supported.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Contradiction {
+  std::vector<std::string> overrides; // of the shortest config
+  std::vector<std::string> named; // what the refusal says
+};
+
+class Contradictions : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(Contradictions, AreRefusedNamingBothKeys) {
+  const std::string message = refusal(minimal(), GetParam().overrides);
+  for (const std::string& name : GetParam().named) {
+    EXPECT_THAT(message, HasSubstr(name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Pairs,
+    Contradictions,
+    ::testing::Values(
+        Contradiction{
+            {"training.epochs=1", "training.steps=5"},
+            {"training.epochs (override training.epochs=1)",
+             "training.steps (override",
+             "contradict"}},
+        Contradiction{{"model.path=m"}, {"model.path", "model.preset (run.yaml:1)", "contradict"}},
+        Contradiction{
+            {"model.preset=null", "model.path=m", "model.family=llama"},
+            {"model.path", "model.family", "contradict"}},
+        Contradiction{
+            {"model.family=mlp"},
+            {"model.preset", "model.family", "preset's family is llama"}},
+        Contradiction{
+            {"model.preset=null", "model.path=m", "model.hidden_size=64"},
+            {"model.path", "model.hidden_size", "config.json"}},
+        Contradiction{
+            {"data.sources=[{path: a.txt}]"},
+            {"data.files", "data.sources", "contradict"}},
+        Contradiction{
+            {"scheduler.name=cosine", "scheduler.warmup_ratio=0.1", "scheduler.warmup_steps=5"},
+            {"scheduler.warmup_ratio", "scheduler.warmup_steps", "contradict"}},
+        Contradiction{
+            {"training.steps=4", "scheduler.warmup_steps=5"},
+            {"scheduler.warmup_steps", " 5 is more than training.steps", " 4"}},
+        Contradiction{
+            {"scheduler.name=wsd", "scheduler.warmup_ratio=0.6", "scheduler.decay_ratio=0.5"},
+            {"scheduler.warmup_ratio", "scheduler.decay_ratio", "add up to more than 1"}},
+        Contradiction{
+            {"offload.parameters=host", "parallel.zero=2"},
+            {"offload.parameters", "is host, but parallel.zero", "is 2", "needs parallel.zero 3"}},
+        Contradiction{
+            {"offload.parameters=disk"},
+            {"offload.parameters", "needs offload.directory"}},
+        Contradiction{{"offload.activations=disk"}, {"offload.activations", "offload.directory"}},
+        Contradiction{{"parallel.replicate=2"}, {"parallel.replicate", "parallel.zero is 0"}},
+        Contradiction{{"parallel.shard=2"}, {"parallel.shard", "parallel.zero is 0"}},
+        Contradiction{
+            {"activation_checkpointing=every_n"},
+            {"activation_checkpointing.policy", "every_n, which needs activation_checkpointing.n"}},
+        Contradiction{
+            {"activation_checkpointing=sqrt", "activation_checkpointing.n=2"},
+            {"activation_checkpointing.n",
+             "activation_checkpointing.policy",
+             "belongs to every_n"}},
+        Contradiction{
+            {"activation_checkpointing.segments=2"},
+            {"activation_checkpointing.segments", "is none; it belongs to uniform"}},
+        Contradiction{
+            {"activation_checkpointing=key_layers"},
+            {"activation_checkpointing.recompute or activation_checkpointing.count"}},
+        Contradiction{
+            {"activation_checkpointing=key_layers",
+             "activation_checkpointing.count=1",
+             "activation_checkpointing.recompute=[0]"},
+            {"activation_checkpointing.recompute", "activation_checkpointing.count", "contradict"}},
+        Contradiction{
+            {"training.restart=true", "checkpoint.resume=auto"},
+            {"training.restart", "checkpoint.resume", "contradict"}},
+        Contradiction{
+            {"optimizer.momentum=0.9"},
+            {"optimizer.momentum", "optimizer.name is adamw"}},
+        Contradiction{
+            {"optimizer.name=sgd", "optimizer.betas=[0.8, 0.9]"},
+            {"optimizer.betas", "optimizer.name", "is sgd; it belongs to adamw"}},
+        Contradiction{
+            {"scheduler.min_ratio=0.1"},
+            {"scheduler.min_ratio", "scheduler.name is constant"}},
+        Contradiction{
+            {"checkpoint.keep_last=3"},
+            {"checkpoint.keep_last", "checkpoint.save_every"}},
+        Contradiction{
+            {"data.sequence_length=1024"},
+            {"data.sequence_length", "1024 is longer than model.max_position_embeddings", "512"}},
+        Contradiction{
+            {"model.num_key_value_heads=3"},
+            {"model.num_attention_heads", "4 is no multiple of model.num_key_value_heads", "3"}},
+        Contradiction{
+            {"model.hidden_size=66"},
+            {"model.hidden_size", "66 is no multiple of model.num_attention_heads", "4"}},
+        Contradiction{{"model.hidden_size=12"}, {"the width of a head", "odd"}},
+        Contradiction{{"model.input_size=3"}, {"model.family", "model.input_size", "no such key"}},
+        Contradiction{
+            {"model.rope_scaling={rope_type: yarn}"},
+            {"is yarn, which needs model.rope_scaling.factor"}},
+        Contradiction{
+            {"model.rope_scaling={rope_type: linear, factor: 2, beta_fast: 3}"},
+            {"model.rope_scaling.beta_fast", "is linear; it belongs to yarn"}},
+        Contradiction{
+            {"model.rope_scaling={rope_type: llama3, factor: 2, low_freq_factor: 4}"},
+            {"low_freq_factor", "4 must be below model.rope_scaling.high_freq_factor 4"}},
+        Contradiction{
+            {"parallel.zero=hybrid_shard"},
+            {"needs parallel.replicate or parallel.shard"}}));
+
+TEST(Validate, EqualValuesInTwoPlacesPass) {
+  EXPECT_EQ(refusal(minimal(), {"model.family=llama"}), ""); // what the preset says
+  EXPECT_EQ(refusal(minimal(), {"optimizer.momentum=0"}), ""); // what holds for adamw anyway
+  EXPECT_EQ(refusal(minimal(), {"optimizer.name=sgd", "optimizer.eps=1e-8"}), "");
+  EXPECT_EQ(refusal(minimal(), {"parallel.replicate=1"}), "");
+  EXPECT_EQ(refusal(minimal(), {"offload.directory=/scratch"}), "");
+}
+
+TEST(Validate, WhatIsMissingIsListed) {
+  EXPECT_THAT(
+      refusal("{}"),
+      AllOf(
+          HasSubstr("run.yaml: 3 settings are wrong"),
+          HasSubstr("model is missing; give model.path, model.preset or model.family"),
+          HasSubstr("data is missing; give data.files"),
+          HasSubstr("optimizer.learning_rate is missing")));
+  EXPECT_THAT(
+      refusal("model: {family: llama}\ndata: {files: [a.txt]}\noptimizer: {learning_rate: 1}"),
+      AllOf(
+          HasSubstr("needs model.hidden_size"),
+          HasSubstr("needs model.num_hidden_layers"),
+          HasSubstr("needs model.num_attention_heads"),
+          HasSubstr("needs model.intermediate_size"),
+          HasSubstr("needs model.vocab_size")));
+  EXPECT_THAT(refusal(minimal(), {"data.files=[corpus.dat]"}), HasSubstr("data.format is missing"));
+  EXPECT_EQ(refusal(minimal(), {"data.files=[corpus.dat]", "data.format=tokens"}), "");
+}
+
+TEST(Validate, ModelsOfEachKindLoad) {
+  const std::string rest = "\ndata: {files: [a.safetensors]}\noptimizer: {learning_rate: 1e-3}";
+  EXPECT_EQ(refusal("model: {path: ./llama, dropout: 0.1}" + rest), "");
+  EXPECT_EQ(
+      refusal(
+          "model: {family: mlp, input_size: 8, hidden_size: 16, output_size: 4, "
+          "num_hidden_layers: 2, hidden_act: relu}" +
+          rest),
+      "");
+  EXPECT_THAT(
+      refusal(
+          "model: {family: mlp, input_size: 8, hidden_size: 16, output_size: 4, "
+          "num_hidden_layers: 2, vocab_size: 3}" +
+          rest),
+      HasSubstr("family mlp has no such key"));
+  EXPECT_EQ(
+      refusal(
+          "model: {family: llama, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
+          "intermediate_size: 32, vocab_size: 64, rope_scaling: {rope_type: llama3, factor: 8, "
+          "original_max_position_embeddings: 512}}" +
+          rest),
+      "");
+}
+
+// Each is refused by name with what works instead, in a config that is otherwise right.
+TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
+  const std::vector<std::vector<std::string>> asked = {
+      {"data.format=messages"},
+      {"data.packing=true"},
+      {"data.loss_on=assistant"},
+      {"data.validation={fraction: 0.1}"},
+      {"precision.master=none"},
+      {"precision.gradients=bf16"},
+      {"precision.moments=bf16"},
+      {"lora={}"},
+      {"memory.device_budget=8GiB"},
+      {"memory.host_budget=8GiB"},
+      {"activation_checkpointing.policy=auto"},
+      {"activation_checkpointing.policy=revolve"},
+      {"activation_checkpointing.policy=dynamic_programming"},
+      {"parallel.zero=1"},
+      {"parallel.zero=full_shard"},
+      {"pipeline.stages=2"},
+      {"pipeline.schedule=gpipe"},
+      {"offload.optimizer=host"},
+      {"offload.gradients=auto"},
+      {"offload.activations=disk", "offload.directory=/scratch"},
+      {"evaluation.every=10"},
+      {"checkpoint.save_every=10"},
+      {"checkpoint.resume=auto"},
+  };
+  for (const auto& overrides : asked) {
+    const std::string key = overrides[0].substr(0, overrides[0].find('='));
+    EXPECT_THAT(
+        refusal(minimal(), overrides),
+        AllOf(
+            ::testing::StartsWith(key + " (override " + overrides[0] + ") is "),
+            HasSubstr("this version cannot do this: "),
+            Not(HasSubstr("settings are wrong"))));
+  }
+  EXPECT_THAT(
+      refusal(minimal(), {"data.files=null", "data.sources=[{path: a.txt, weight: 2}]"}),
+      AllOf(
+          HasSubstr("data.sources[0].weight (override data.sources="),
+          HasSubstr("is 2, but this version cannot do this: weighted mixtures")));
+}
+
+TEST(Supported, EveryLimitNamesAKeyAndLetsTheDefaultPass) {
+  EXPECT_FALSE(limits().empty());
+  const RunConfig config = load_config_text(minimal(), "run.yaml");
+  Problems problems;
+  check_supported(config, {}, problems); // an unknown key breaks an invariant
+  EXPECT_THAT(problems, ::testing::IsEmpty());
+}
+
+} // namespace
+} // namespace palimpsest
