@@ -50,7 +50,7 @@ void Job::validate() const {
   }
   int block = 0;
   for (const BlockRange& stage : stages()) {
-    if (stage.begin != block || stage.empty()) {
+    if (stage.begin != block || stage.end < block) {
       throw UserError(
           "stage of blocks [{}, {}): stages must be non-empty runs that follow each other from "
           "block 0",
