@@ -1,0 +1,68 @@
+#pragma once
+
+// A run's micro-batches: which samples each optimizer step takes, in which order, cut how.
+//
+//   StepBatches batches(std::move(data.samples), {.global_batch_size = 8, .micro_batch_size = 3, .epochs = 2});
+//   for (int64_t step = 0; step < batches.step_count(); ++step) {
+//     StepBatch batch = batches.load(step);       // micro-batches of 3, 3 and 2 rows
+//   }
+//
+// A step takes the next `global_batch_size` positions of its epoch's order (fewer at the epoch's end, see step_windows.h).
+// They are cut in order into the fewest micro-batches of at most `micro_batch_size` rows that every rank gets equally many
+// of; their sizes differ by at most one, larger ones first. Rank r of N takes the global micro-batches g = j N + r. On many
+// ranks some of a small window's micro-batches are empty.
+
+#include <palimpsest/core/contracts/batch_source.h>
+#include <palimpsest/core/data/epoch_order.h>
+#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/data/step_windows.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace palimpsest {
+
+struct BatchSettings {
+  int64_t global_batch_size = 1; ///< samples of an optimizer step over all ranks
+  int64_t micro_batch_size = 1; ///< most samples of one forward
+  int64_t epochs = 1;
+  std::optional<int64_t> steps =
+      std::nullopt; ///< wins over epochs; more than one epoch's go on with the next
+  uint64_t seed = 42;
+  bool shuffle = true;
+  bool drop_last = false;
+  int rank = 0; ///< among the data-parallel ranks
+  int ranks = 1;
+};
+
+class StepBatches final : public BatchSource {
+ public:
+  /// UserError where drop_last leaves nothing.
+  StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings);
+
+  int64_t step_count() const override;
+  /// Tokens: inputs and labels int64 [B, T]; target_count is the number of labels that are targets, token_count B T.
+  /// Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so that loss_sum / targets is a mean over
+  /// elements, and token_count B.
+  StepBatch load(int64_t step) override;
+
+  /// The samples of a step over all ranks: row i of the step is samples(step)[i].
+  std::vector<int64_t> samples(int64_t step) const;
+  /// Rows of this rank's micro-batches. A run has at most two different lists: full windows and an epoch's last one.
+  std::vector<int64_t> micro_batch_sizes(int64_t step) const;
+  /// What users should know of the batches: an incomplete one in each epoch, samples left out.
+  Notes notes() const;
+
+ private:
+  /// Rows of all ranks' micro-batches of a window, in order of g.
+  std::vector<int64_t> global_sizes(const StepWindow& window) const;
+  MicroBatch load_rows(std::span<const int64_t> samples, int64_t first_row) const;
+
+  std::unique_ptr<SampleSource> source_;
+  BatchSettings settings_;
+  StepWindows windows_;
+};
+
+} // namespace palimpsest
