@@ -8,11 +8,6 @@
 namespace palimpsest {
 namespace {
 
-const std::vector<int>& no_blocks() {
-  static const std::vector<int> kNone;
-  return kNone;
-}
-
 size_t at(int index) {
   return static_cast<size_t>(index);
 }
@@ -52,8 +47,7 @@ void Job::validate() const {
   for (const BlockRange& stage : stages()) {
     if (stage.begin != block || stage.end < block) {
       throw UserError(
-          "stage of blocks [{}, {}): stages must be non-empty runs that follow each other from "
-          "block 0",
+          "stage of blocks [{}, {}): stages must follow each other from block 0 without gaps",
           stage.begin,
           stage.end);
     }

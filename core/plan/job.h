@@ -76,7 +76,7 @@ struct LinkCosts {
 
 struct JobDescription {
   ModelCost model{};
-  std::vector<BlockRange> stages{};
+  std::vector<BlockRange> stages{}; ///< cover the blocks in order; one may be empty
   int micro_batches = 1;
   Mesh mesh{};
   Placement placement{};
