@@ -1,0 +1,54 @@
+#pragma once
+
+// Small things that every hand-written block says.
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/contracts/block.h>
+#include <palimpsest/core/kernels/dropout.h>
+#include <palimpsest/core/models/param_ref.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace palimpsest {
+
+/// [B,T,H] or [B,H] as the rows [B*T,H] that kernels take.
+inline at::Tensor as_rows(const at::Tensor& x) {
+  return x.reshape({-1, x.size(-1)});
+}
+
+/// Whether a block's only value is asked for.
+inline bool yields(const ForwardRequest& request) {
+  check(
+      request.yields.empty() || request.yields == std::vector<int>{0},
+      "a block of one value is asked for another");
+  return !request.yields.empty();
+}
+
+/// Whether the gradient of a block's only input is asked for.
+inline bool grades(const ForwardRequest& request) {
+  return request.graded_inputs.empty() || request.graded_inputs.front();
+}
+
+/// One use of dropout: off outside training.
+struct DropoutUse {
+  double p = 0;
+  kernels::DropoutKey key = {};
+  at::Tensor rows = {};
+};
+
+DropoutUse dropout_use(double p, uint32_t block, uint32_t call, const BlockContext& context);
+
+/// x [B,T,H] + dropout(branch [R,K] weight^T + bias): the end of a residual block.
+at::Tensor project_residual(
+    const at::Tensor& branch,
+    const ParamRef& weight,
+    const ParamRef& bias,
+    const at::Tensor& x,
+    const DropoutUse& dropout);
+
+/// The gradient [B,T,H] that enters the branch: dy under the same mask.
+at::Tensor branch_gradient(const at::Tensor& dy, const DropoutUse& dropout);
+
+} // namespace palimpsest

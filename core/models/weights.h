@@ -1,0 +1,57 @@
+#pragma once
+
+// Values into a chain's parameters and out again: initialisation, a Hugging Face folder, export.
+//
+//   UnitSource source = [&](int unit) { return UnitValues{store.shard(unit).master}; };
+//   folder.settle_head(config.tie_word_embeddings);
+//   load_weights(folder, chain, source);
+//   write_hf_folder(out, layout_like(folder), export_filler(chain, source));
+//
+// Nothing here knows how parameters are stored: a unit's values are whatever part of its flat buffer the source gives,
+// so that a rank fills only its own shard.
+
+#include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/io/hf_folder.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace palimpsest {
+
+/// Elements [begin, begin + values.numel()) of a unit's flat buffer: fp32 (the master weights, or parameters that are
+/// fp32 themselves), or parameters of another dtype that have no master. What lies beyond the unit's parameters is padding
+/// and is left alone.
+struct UnitValues {
+  at::Tensor values;
+  int64_t begin = 0;
+};
+using UnitSource = std::function<UnitValues(int unit)>;
+
+/// How a parameter begins: N(0, std^2), or `value` everywhere where std is 0.
+struct Initial {
+  double std = 0;
+  double value = 0;
+};
+
+/// Fills every parameter. An element is a function of (seed, the parameter's name, its place in the parameter) alone, so
+/// it depends on no layout, sharding or thread count.
+void initialise(
+    Chain& chain,
+    const UnitSource& source,
+    uint64_t seed,
+    const std::function<Initial(const Parameter&)>& rule);
+
+/// Names and shapes of a chain's parameters, as its model folder must hold them.
+std::vector<TensorDeclaration> declarations(const Chain& chain);
+
+/// Fills every parameter from a folder whose head is settled (HfFolder::settle_head). F32, F16 and BF16 are widened
+/// exactly to fp32; parameters of a narrower dtype without a master are rounded to nearest. UserError listing every
+/// missing, unexpected or mis-shaped tensor at once, before anything is read.
+void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source);
+
+/// Hands out each parameter by name in the dtype that the file to be written wants, rounded to nearest. A tied chain gives
+/// its embedding for lm_head.weight too. The source must give whole units. InternalError for a name that the chain lacks.
+TensorFiller export_filler(const Chain& chain, UnitSource source);
+
+} // namespace palimpsest
