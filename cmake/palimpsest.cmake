@@ -32,7 +32,8 @@ if(CCACHE)
 endif()
 
 # Every include reads <palimpsest/core/plan/op.h>, from the source tree as from an installed one.
-set(PALIMPSEST_INCLUDE ${CMAKE_BINARY_DIR}/include)
+# One link for all build folders: the compiler cache then knows a source in each of them.
+set(PALIMPSEST_INCLUDE ${CMAKE_SOURCE_DIR}/build/include)
 file(MAKE_DIRECTORY ${PALIMPSEST_INCLUDE})
 file(CREATE_LINK ${CMAKE_SOURCE_DIR} ${PALIMPSEST_INCLUDE}/palimpsest SYMBOLIC)
 
