@@ -188,6 +188,7 @@ AttentionGradients attention_backward(
   check_problem(problem);
   check(
       dout.sizes() == q.sizes() && out.sizes() == q.sizes() && logsumexp.is_contiguous() &&
+          logsumexp.numel() == q.size(0) * q.size(1) * q.size(2) &&
           dout.scalar_type() == q.scalar_type(),
       "attention_backward: dout and out have {} and {} elements, q {}",
       dout.numel(),

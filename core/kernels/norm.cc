@@ -237,10 +237,12 @@ at::Tensor rms_norm_backward(
     const at::Tensor& add_to) {
   check_arguments(x, weight);
   check(
-      dy.sizes() == x.sizes(),
-      "rms_norm_backward: dy has {} elements, x {}",
-      dy.numel(),
-      x.numel());
+      dy.sizes() == x.sizes() && dy.scalar_type() == x.scalar_type() && rstd.numel() == x.size(0) &&
+          (!add_to.defined() || add_to.sizes() == x.sizes()) &&
+          (!grad_weight.defined() || grad_weight.sizes() == weight.sizes()),
+      "rms_norm_backward: an argument does not fit x [{}, {}]",
+      x.size(0),
+      x.size(1));
   if (!x.is_cpu() || !is_fast_dtype(x.scalar_type())) {
     return backward_fallback(dy, x, weight, rstd, grad_weight, add_to);
   }

@@ -40,6 +40,10 @@ const dnnl::engine& cpu_engine() {
 }
 
 memory::data_type data_type(at::ScalarType dtype) {
+  check(
+      dtype == at::kFloat || dtype == at::kBFloat16,
+      "matrix product: an operand is {}, not fp32 or bf16",
+      c10::toString(dtype));
   return dtype == at::kFloat ? memory::data_type::f32 : memory::data_type::bf16;
 }
 
