@@ -53,7 +53,8 @@ TEST(Offload, MoreReadAheadFetchesEarlierAndHoldsMore) {
 }
 
 TEST(Offload, NothingMovesWithoutATier) {
-  for (const Op& op : make({}).plans()[0]) {
+  const Plans plans = make({}).plans();
+  for (const Op& op : plans[0]) {
     EXPECT_TRUE(op.kind != OpKind::kStash && op.kind != OpKind::kFetch);
   }
 }

@@ -70,7 +70,8 @@ TEST(PointToPoint, SendsEachSkipOncePerReader) {
 TEST(SchedulePlan, AFrozenPrefixHasNoBackwardTapeOrRerun) {
   const Case example = make({.model = "frozen_prefix", .policy = "full", .zero = 3});
   int forwards = 0;
-  for (const Op& op : example.plans()[0]) {
+  const Plans plans = example.plans();
+  for (const Op& op : plans[0]) {
     if (op.block >= 0 && op.block < 5) {
       EXPECT_EQ(op.kind, OpKind::kForward);
       EXPECT_EQ(op.tape, TapeMode::kNone);
