@@ -1,11 +1,12 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/dropout.h>
 #include <palimpsest/core/kernels/philox.h>
+#include <palimpsest/core/kernels/simd_targets.h>
 #include <palimpsest/tests/core/kernels/kernels_testing.h>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <hwy/targets.h>
+#include <hwy/highway.h>
 
 #include <cmath>
 
@@ -56,8 +57,8 @@ TEST_P(DropoutTest, MaskDependsOnNoBatchSplitPaddingOrThreads) {
 TEST(DropoutMaskTest, IsTheDocumentedFunctionOfPhilox) {
   const auto mixed = philox4x32_10({17, 0, 3, 1}, {0x23456789, 0x1});
   const at::Tensor factors = dropout_factors(3, 70, 0.5, kKey, rows(5, 2));
-  for (const auto& [b, t, f] :
-       {std::array<int64_t, 3>{0, 0, 0}, {1, 2, 69}, {0, 1, 33}, {1, 0, 2}}) {
+  const std::vector<std::array<int64_t, 3>> elements{{0, 0, 0}, {1, 2, 69}, {0, 1, 33}, {1, 0, 2}};
+  for (const auto& [b, t, f] : elements) {
     const auto words = philox4x32_10(
         {static_cast<uint32_t>(f / 4), static_cast<uint32_t>(t), static_cast<uint32_t>(5 + b), 0},
         {mixed[0], mixed[1]});
