@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 #include <string_view>
+#include <utility>
 
 namespace palimpsest {
 
@@ -69,7 +70,7 @@ int64_t share_of(int64_t steps, double ratio) {
 
 } // namespace
 
-Schedule::Schedule(ScheduleSettings settings)
+LearningRateSchedule::LearningRateSchedule(ScheduleSettings settings)
     : settings_(std::move(settings)), course_(course_of(settings_)) {
   const int64_t total = settings_.total_steps;
   check(total >= 1, "a schedule of {} steps", total);
@@ -105,7 +106,7 @@ Schedule::Schedule(ScheduleSettings settings)
   }
 }
 
-double Schedule::factor(int64_t index) const {
+double LearningRateSchedule::factor(int64_t index) const {
   check(index >= 0, "learning rate of step {}", index);
   const bool wsd = settings_.name == "wsd";
   const double floor = settings_.min_ratio;

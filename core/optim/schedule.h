@@ -2,7 +2,7 @@
 
 // The learning rate as a pure function of the optimizer step.
 //
-//   const Schedule schedule({.name = "cosine", .total_steps = 100, .warmup_steps = 10, .min_ratio = 0.1});
+//   const LearningRateSchedule schedule({.name = "cosine", .total_steps = 100, .warmup_steps = 10, .min_ratio = 0.1});
 //   schedule.factor(0);     // 0: the first update of a warm-up
 //   schedule.factor(10);    // 1
 //   schedule.factor(55);    // 0.55
@@ -31,11 +31,11 @@ struct ScheduleSettings {
   std::string decay = "cosine"; ///< wsd: course of that fall: linear, cosine or 1-sqrt
 };
 
-class Schedule {
+class LearningRateSchedule {
  public:
   /// UserError naming the keys of `scheduler` and what was given: an unknown name, a warm-up (and wsd's decay) longer than
   /// the run, a ratio outside [0, 1], a floor where the name has none.
-  explicit Schedule(ScheduleSettings settings);
+  explicit LearningRateSchedule(ScheduleSettings settings);
 
   /// What multiplies the peak learning rate after `index` >= 0 updates, in [0, 1]. A warm-up of w updates is index / w; wsd
   /// begins it at the floor. Past total_steps: the last value.

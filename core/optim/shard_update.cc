@@ -2,6 +2,8 @@
 
 #include <palimpsest/core/base/error.h>
 
+#include <utility>
+
 namespace palimpsest {
 
 namespace {

@@ -49,7 +49,7 @@ TEST(TextBytes, RefusesWhatItCannotTrainOn) {
   refused(folder.write("b.txt", "abc"), 256, "4 is longer than the 3 bytes of text");
   refused(folder.write("c.txt", ""), 256, "c.txt is empty");
   refused(folder.path() / "none.txt", 256, "none.txt");
-  refused(folder.path(), 256, "regular file");
+  refused(folder.path(), 256, "directory");
 }
 
 } // namespace

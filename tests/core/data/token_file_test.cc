@@ -78,7 +78,7 @@ TEST(TokenFile, RefusesFilesItCannotTrainOn) {
                 HasSubstr(path.filename().string()), HasSubstr("data."), HasSubstr(part))));
       };
   refused(folder.path() / "none.bin", 100, "none.bin");
-  refused(folder.path(), 100, "regular file");
+  refused(folder.path(), 100, "directory");
   refused("/dev/null", 100, "regular file");
   refused(folder.write("empty.bin", ""), 100, "empty");
   refused(folder.write("odd.bin", "12345"), 65536, "5 bytes");
@@ -100,14 +100,14 @@ TEST(TokenFile, RefusesFilesItCannotTrainOn) {
 TEST(TokenFile, FindsABadIdBehindTheFirstPartOfAScan) {
   const TemporaryFolder folder;
   std::vector<uint16_t> ids(5'000'000, 7);
-  ids[4'999'998] = 300;
+  ids[4'999'600] = 300;
   const auto path = folder.write<uint16_t>("long.bin", ids);
   Notes notes;
   EXPECT_THAT(
       [&] { TokenFile(path, 512, 300, notes); },
-      ThrowsMessage<UserError>(HasSubstr("token 300 at position 4999998")));
+      ThrowsMessage<UserError>(HasSubstr("token 300 at position 4999600")));
   const TokenFile file(path, 512, 301, notes);
-  EXPECT_EQ(read_sample(file, 9764).inputs[4'999'998 - 9764 * 512], 300);
+  EXPECT_EQ(read_sample(file, 9764).inputs[4'999'600 - 9764 * 512], 300);
 }
 
 TEST(TokenFile, NeedsATargetInEveryRow) {

@@ -8,6 +8,9 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
+
 namespace palimpsest {
 namespace {
 

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -43,12 +44,12 @@ ScheduleSettings settings_of(const nlohmann::json& golden) {
   return settings;
 }
 
-TEST(Schedule, EqualsTransformers) {
+TEST(LearningRateSchedule, EqualsTransformers) {
   const double peak = golden_schedules().at("base_lr");
   const int64_t total = golden_schedules().at("total_steps");
   int compared = 0;
   for (const auto& [name, golden] : golden_schedules().at("cases").items()) {
-    const Schedule schedule(settings_of(golden));
+    const LearningRateSchedule schedule(settings_of(golden));
     const std::vector<double> rates = golden.at("lr");
     for (size_t k = 0; k < rates.size(); ++k) {
       // Their cosine rises again behind the end; ours stays.
@@ -61,53 +62,56 @@ TEST(Schedule, EqualsTransformers) {
   EXPECT_EQ(compared, 14 * 25);
 }
 
-TEST(Schedule, CosineEndsAtItsFloorAndStaysThere) {
-  const Schedule to_zero({.name = "cosine", .total_steps = 10});
+TEST(LearningRateSchedule, CosineEndsAtItsFloorAndStaysThere) {
+  const LearningRateSchedule to_zero({.name = "cosine", .total_steps = 10});
   EXPECT_NEAR(to_zero.factor(5), 0.5, 1e-12);
   EXPECT_NEAR(to_zero.factor(7), 0.206107, 1e-6);
   EXPECT_EQ(to_zero.factor(10), 0);
   EXPECT_EQ(to_zero.factor(12), 0);
-  const Schedule to_floor(
+  const LearningRateSchedule to_floor(
       {.name = "cosine", .total_steps = 100, .warmup_steps = 10, .min_ratio = 0.1});
   EXPECT_NEAR(to_floor.factor(55), 0.55, 1e-12);
   EXPECT_NEAR(to_floor.factor(1000), 0.1, 1e-12);
 }
 
-TEST(Schedule, WarmUpReachesThePeakAtItsLength) {
+TEST(LearningRateSchedule, WarmUpReachesThePeakAtItsLength) {
   for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
-    const Schedule schedule({.name = name, .total_steps = 100, .warmup_steps = 10});
+    const LearningRateSchedule schedule({.name = name, .total_steps = 100, .warmup_steps = 10});
     EXPECT_EQ(schedule.factor(0), 0) << name;
     EXPECT_NEAR(1e-3 * schedule.factor(5), 5e-4, 1e-15) << name;
     EXPECT_EQ(1e-3 * schedule.factor(10), 1e-3) << name;
   }
 }
 
-TEST(Schedule, LinearHasAFloorToo) {
-  const Schedule schedule({.name = "linear", .total_steps = 10, .min_ratio = 0.2});
+TEST(LearningRateSchedule, LinearHasAFloorToo) {
+  const LearningRateSchedule schedule({.name = "linear", .total_steps = 10, .min_ratio = 0.2});
   EXPECT_NEAR(schedule.factor(5), 0.6, 1e-12);
   EXPECT_NEAR(schedule.factor(10), 0.2, 1e-12);
   EXPECT_NEAR(schedule.factor(11), 0.2, 1e-12);
 }
 
-TEST(Schedule, RatiosRoundUpToWholeSteps) {
+TEST(LearningRateSchedule, RatiosRoundUpToWholeSteps) {
   const auto warmup = [](double ratio, int64_t total) {
-    return Schedule({.name = "linear", .total_steps = total, .warmup_ratio = ratio}).warmup_steps();
+    return LearningRateSchedule({.name = "linear", .total_steps = total, .warmup_ratio = ratio})
+        .warmup_steps();
   };
   EXPECT_EQ(warmup(0.03, 100), 3);
   EXPECT_EQ(warmup(0.07, 100), 7); // 0.07 * 100 is 7.000000000000001 in double
   EXPECT_EQ(warmup(0.03, 10), 1);
   EXPECT_EQ(warmup(0, 10), 0);
   EXPECT_EQ(warmup(1, 10), 10);
-  EXPECT_EQ(Schedule({.name = "wsd", .total_steps = 25}).decay_steps(), 3);
+  EXPECT_EQ(LearningRateSchedule({.name = "wsd", .total_steps = 25}).decay_steps(), 3);
   EXPECT_EQ(
-      Schedule({.total_steps = 100, .warmup_steps = 5, .warmup_ratio = 0.5}).warmup_steps(), 5);
+      LearningRateSchedule({.total_steps = 100, .warmup_steps = 5, .warmup_ratio = 0.5})
+          .warmup_steps(),
+      5);
 }
 
-TEST(Schedule, IsAFractionEverywhere) {
+TEST(LearningRateSchedule, IsAFractionEverywhere) {
   for (const char* name : {"constant", "linear", "cosine", "wsd"}) {
     for (const int64_t total : {1, 2, 7, 100}) {
       for (const double warmup : {0.0, 0.5, 0.9}) {
-        const Schedule schedule(
+        const LearningRateSchedule schedule(
             {.name = name, .total_steps = total, .warmup_ratio = warmup, .decay_ratio = 0});
         for (int64_t k = 0; k < total + 3; ++k) {
           EXPECT_GE(schedule.factor(k), 0) << name << " " << total << " " << k;
@@ -119,10 +123,10 @@ TEST(Schedule, IsAFractionEverywhere) {
 }
 
 void expect_refused(const ScheduleSettings& settings, const std::string& part) {
-  EXPECT_THAT([&] { Schedule{settings}; }, ThrowsMessage<UserError>(HasSubstr(part)));
+  EXPECT_THAT([&] { LearningRateSchedule{settings}; }, ThrowsMessage<UserError>(HasSubstr(part)));
 }
 
-TEST(Schedule, RefusesWhatMakesNoSense) {
+TEST(LearningRateSchedule, RefusesWhatMakesNoSense) {
   expect_refused({.name = "cosin"}, "scheduler.name: \"cosin\"");
   expect_refused({.name = "wsd", .decay = "cubic"}, "scheduler.decay: \"cubic\"");
   expect_refused({.total_steps = 10, .warmup_steps = 11}, "scheduler.warmup_steps: 11");
