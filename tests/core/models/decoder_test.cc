@@ -1,0 +1,336 @@
+#include "chain_driver.h"
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/io/hf_folder.h>
+#include <palimpsest/core/models/decoder.h>
+#include <palimpsest/core/models/head_block.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace palimpsest {
+namespace {
+
+/// The largest |difference| / largest |reference|, tensor by tensor.
+constexpr double kTolerance = 1e-5;
+
+DecoderConfig small_config() {
+  DecoderConfig config;
+  config.vocab_size = 96;
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.attention_bias = true;
+  config.mlp_bias = true;
+  config.initializer_range = 0.2;
+  return complete_decoder_config(config, "test");
+}
+
+ChainDriver make_driver(const DecoderConfig& config, const DecoderOptions& options = {}) {
+  ChainDriver driver(build_decoder(config, options));
+  initialise_decoder(driver.chain(), config, 11, driver.source());
+  return driver;
+}
+
+MicroBatch small_batch(const DecoderConfig& config, int64_t rows = 4, int64_t length = 9) {
+  const at::Tensor ids =
+      at::randint(config.vocab_size, {rows, length}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor labels = ids.clone();
+  labels.narrow(1, 0, 3).fill_(kIgnoredLabel);
+  return token_batch(ids, labels, 5);
+}
+
+class Golden : public testing::TestWithParam<const char*> {
+ protected:
+  Golden()
+      : folder_(model_folder(GetParam())),
+        config_(parse_decoder_config(folder_.config_text(), folder_.config_path())),
+        driver_(build_decoder(config_)),
+        batch_(token_batch(golden("input_ids"), golden("labels"))) {
+    folder_.settle_head(config_.tie_word_embeddings);
+    load_weights(folder_, driver_.chain(), driver_.source());
+  }
+  at::Tensor golden(const std::string& name) const {
+    return read_tensor(model_folder(GetParam()) + "/golden.safetensors", name);
+  }
+  at::Tensor logits(const at::Tensor& hidden) {
+    return dynamic_cast<const HeadBlock&>(*driver_.chain().terminal).logits(hidden);
+  }
+  void expect_golden_gradients() {
+    for (const std::string& name : driver_.parameter_names()) {
+      EXPECT_LE(relative_difference(driver_.gradient(name), golden("grad." + name)), kTolerance)
+          << name;
+    }
+  }
+
+  HfFolder folder_;
+  DecoderConfig config_;
+  ChainDriver driver_;
+  MicroBatch batch_;
+};
+
+TEST_P(Golden, LogitsLossAndEveryGradient) {
+  const double loss = golden("loss").item<double>();
+  for (const TapeMode tape : {TapeMode::kFull, TapeMode::kLean}) {
+    const StepResult step = driver_.run({batch_}, {.tape = tape});
+    EXPECT_NEAR(step.loss_sum / static_cast<double>(batch_.target_count), loss, kTolerance * loss);
+    EXPECT_LE(relative_difference(logits(step.terminal_inputs[0]), golden("logits")), kTolerance);
+    expect_golden_gradients();
+  }
+}
+
+TEST_P(Golden, TwoUnequalMicroBatchesGiveTheSame) {
+  const MicroBatch first = rows_of(batch_, 0, 1);
+  const MicroBatch second = rows_of(batch_, 1, 1);
+  ASSERT_NE(first.target_count, second.target_count);
+  const StepResult step = driver_.run({first, second});
+  const double loss = golden("loss").item<double>();
+  EXPECT_NEAR(step.loss_sum / static_cast<double>(batch_.target_count), loss, kTolerance * loss);
+  expect_golden_gradients();
+}
+
+TEST_P(Golden, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
+  const StepResult step = driver_.run({batch_});
+  const Tensors before = driver_.gradients();
+  EXPECT_EQ(driver_.evaluate({batch_}).loss_sum, step.loss_sum);
+  EXPECT_TRUE(bitwise_equal(driver_.gradients(), before));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    Golden,
+    testing::Values("llama-tiny", "llama-tied", "llama3-rope", "llama-bf16-sharded"),
+    [](const auto& info) {
+      std::string name = info.param;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
+
+TEST(Decoder, PositionsBeyondTheOriginalContext) {
+  const HfFolder folder(model_folder("llama3-rope"));
+  const DecoderConfig config = parse_decoder_config(folder.config_text(), folder.config_path());
+  ChainDriver driver(build_decoder(config));
+  load_weights(folder, driver.chain(), driver.source());
+  const std::string file = model_folder("llama3-rope") + "/golden.safetensors";
+  const at::Tensor ids = read_tensor(file, "long_input_ids");
+  const StepResult result = driver.evaluate({token_batch(ids, ids)});
+  const at::Tensor logits =
+      dynamic_cast<const HeadBlock&>(*driver.chain().terminal).logits(result.terminal_inputs[0]);
+  EXPECT_LE(relative_difference(logits, read_tensor(file, "long_logits")), kTolerance);
+}
+
+/// Everything that must not change a bit, in fp32 and bf16, with and without dropout.
+struct Bits {
+  const char* name;
+  at::ScalarType compute;
+  double dropout;
+};
+class SameBits : public testing::TestWithParam<Bits> {
+ protected:
+  SameBits() : config_(small_config()), driver_(build()), batch_(small_batch(config_)) {
+    plain_loss_ = driver_.run({batch_}).loss_sum;
+    plain_ = driver_.gradients();
+  }
+  ChainDriver build() {
+    config_.attention_dropout = GetParam().dropout;
+    return make_driver(
+        config_, {.compute = GetParam().compute, .residual_dropout = GetParam().dropout});
+  }
+  void expect_same(const DriverOptions& options) {
+    EXPECT_EQ(driver_.run({batch_}, options).loss_sum, plain_loss_);
+    EXPECT_TRUE(bitwise_equal(driver_.gradients(), plain_));
+  }
+  DecoderConfig config_;
+  ChainDriver driver_;
+  MicroBatch batch_;
+  double plain_loss_ = 0;
+  Tensors plain_;
+};
+
+TEST_P(SameBits, LeanTapes) {
+  expect_same({.tape = TapeMode::kLean});
+}
+TEST_P(SameBits, RecomputeThatYieldsNothing) {
+  expect_same({.recompute = true});
+  expect_same({.tape = TapeMode::kLean, .recompute = true});
+}
+TEST_P(SameBits, WeightGradientsLater) {
+  expect_same({.split = true});
+  expect_same({.tape = TapeMode::kLean, .split = true});
+}
+TEST_P(SameBits, StashedTapes) {
+  expect_same({.stash = true});
+  expect_same({.tape = TapeMode::kLean, .split = true, .stash = true});
+}
+TEST_P(SameBits, ParametersReleasedAndGatheredBeforeTheBackward) {
+  expect_same({.regather = true});
+  expect_same({.tape = TapeMode::kLean, .regather = true});
+}
+TEST_P(SameBits, AnotherStepIsAnotherMask) {
+  const double other = driver_.run({batch_}, {.step = 4}).loss_sum;
+  EXPECT_EQ(other != plain_loss_, GetParam().dropout > 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Decoder,
+    SameBits,
+    testing::Values(
+        Bits{"fp32", at::kFloat, 0},
+        Bits{"fp32_dropout", at::kFloat, 0.25},
+        Bits{"bf16_dropout", at::kBFloat16, 0.25}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Decoder, DropoutMasksDependOnNoMicroBatchSize) {
+  DecoderConfig config = small_config();
+  config.attention_dropout = 0.3;
+  ChainDriver driver = make_driver(config, {.residual_dropout = 0.3});
+  const MicroBatch batch = small_batch(config);
+  const StepResult whole = driver.run({batch});
+  const Tensors gradients = driver.gradients();
+  const StepResult parts = driver.run({rows_of(batch, 0, 1), rows_of(batch, 1, 3)});
+  EXPECT_NEAR(parts.loss_sum, whole.loss_sum, 1e-6 * whole.loss_sum);
+  for (size_t unit = 0; unit < gradients.size(); ++unit) {
+    EXPECT_LE(relative_difference(driver.gradients()[unit], gradients[unit]), kTolerance);
+  }
+}
+
+TEST(Decoder, DropoutIsOffInEvaluation) {
+  const DecoderConfig config = small_config();
+  ChainDriver plain = make_driver(config);
+  ChainDriver dropped = make_driver(config, {.residual_dropout = 0.5});
+  const MicroBatch batch = small_batch(config);
+  EXPECT_EQ(plain.evaluate({batch}).loss_sum, dropped.evaluate({batch}).loss_sum);
+  EXPECT_NE(plain.run({batch}).loss_sum, dropped.run({batch}).loss_sum);
+}
+
+TEST(Decoder, WeightGradientsUnderBf16AreFp32) {
+  const DecoderConfig config = small_config();
+  ChainDriver driver = make_driver(config, {.compute = at::kBFloat16});
+  driver.run({small_batch(config)});
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.weight",
+        "model.layers.1.mlp.down_proj.weight",
+        "lm_head.weight"}) {
+    const at::Tensor gradient = driver.gradient(name);
+    EXPECT_EQ(gradient.scalar_type(), at::kFloat);
+    EXPECT_FALSE(gradient.to(at::kBFloat16).to(at::kFloat).equal(gradient)) << name;
+  }
+}
+
+TEST(Decoder, AMicroBatchWithoutTargetsAddsNothing) {
+  const DecoderConfig config = small_config();
+  ChainDriver driver = make_driver(config);
+  const MicroBatch batch = small_batch(config);
+  MicroBatch empty = batch;
+  empty.labels = at::full_like(batch.labels, kIgnoredLabel);
+  empty.target_count = 0;
+  const double loss = driver.run({batch}).loss_sum;
+  const Tensors gradients = driver.gradients();
+  EXPECT_EQ(driver.run({batch, empty}).loss_sum, loss);
+  EXPECT_TRUE(bitwise_equal(driver.gradients(), gradients));
+}
+
+TEST(Decoder, HeadChunksOfAnySizeGiveTheSame) {
+  const DecoderConfig config = small_config();
+  const MicroBatch batch = small_batch(config, 16, 30); // 416 targets: four chunks of 128
+  ChainDriver whole = make_driver(config);
+  ChainDriver chunked = make_driver(config, {.head_chunk_bytes = 1});
+  const double loss = whole.run({batch}).loss_sum;
+  EXPECT_NEAR(chunked.run({batch}).loss_sum, loss, 1e-6 * loss);
+  for (size_t unit = 0; unit < whole.gradients().size(); ++unit) {
+    EXPECT_LE(relative_difference(chunked.gradients()[unit], whole.gradients()[unit]), kTolerance);
+  }
+}
+
+TEST(Decoder, FrozenParametersGetNoGradientAndChangeNoOther) {
+  const DecoderConfig config = small_config();
+  const MicroBatch batch = small_batch(config);
+  ChainDriver whole = make_driver(config);
+  const auto trained = [](const std::string& name) {
+    return name.ends_with("norm.weight") || name.ends_with("q_proj.bias") ||
+        name.ends_with("k_proj.bias") || name.ends_with("v_proj.bias") ||
+        name.ends_with("down_proj.weight");
+  };
+  ChainDriver partly = make_driver(config, {.trainable = trained});
+  whole.run({batch});
+  for (const bool split : {false, true}) {
+    partly.run({batch}, {.tape = TapeMode::kLean, .split = split});
+    for (const std::string& name : whole.parameter_names()) {
+      if (trained(name)) {
+        EXPECT_TRUE(
+            partly.gradient(name).equal(whole.gradient(name)) ||
+            relative_difference(partly.gradient(name), whole.gradient(name)) < 1e-6)
+            << name;
+      } else {
+        EXPECT_THROW(partly.gradient(name), InternalError) << name;
+      }
+    }
+  }
+}
+
+TEST(Decoder, AFilterThatSplitsAFusedProductIsRefused) {
+  const auto filter = [](const std::string& name) { return name.ends_with("q_proj.weight"); };
+  try {
+    build_decoder(small_config(), {.trainable = filter});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("k_proj.weight"), std::string::npos);
+  }
+}
+
+TEST(Decoder, BlocksLayersAndUnits) {
+  const DecoderConfig config = small_config();
+  const Chain chain = build_decoder(config);
+  ASSERT_EQ(chain.blocks.size(), 5U);
+  ASSERT_EQ(chain.layers.size(), 2U);
+  EXPECT_EQ(chain.layers[1].name, "model.layers.1");
+  EXPECT_EQ(chain.layers[1].blocks, (BlockRange{3, 5}));
+  EXPECT_EQ(chain.units.size(), 6U); // one a block, the head's too
+  EXPECT_EQ(chain.parameter_count(), parameter_count(config));
+
+  DecoderConfig tied = config;
+  tied.tie_word_embeddings = true;
+  const Chain shared = build_decoder(tied);
+  EXPECT_EQ(shared.units.size(), 6U); // embedding, four blocks, the final norm
+  EXPECT_EQ(shared.parameter_count(), parameter_count(tied));
+  EXPECT_EQ(shared.terminal_units, (std::vector<int>{5, 0}));
+}
+
+TEST(Decoder, InitialisationFollowsNamesAndNothingElse) {
+  const DecoderConfig config = small_config();
+  ChainDriver driver = make_driver(config);
+  const at::Tensor weight = driver.parameter("model.layers.1.mlp.up_proj.weight");
+  const double count = static_cast<double>(weight.numel());
+  EXPECT_NEAR(weight.mean().item<double>(), 0, 5 * 0.2 / std::sqrt(count));
+  EXPECT_NEAR(weight.std().item<double>(), 0.2, 5 * 0.2 / std::sqrt(2 * count));
+  EXPECT_TRUE(driver.parameter("model.norm.weight").eq(1).all().item<bool>());
+  EXPECT_TRUE(driver.parameter("model.layers.0.mlp.up_proj.bias").eq(0).all().item<bool>());
+  EXPECT_FALSE(weight.equal(driver.parameter("model.layers.0.mlp.up_proj.weight")));
+
+  // The same values in another unit, at another place, and in a shard of it.
+  DecoderConfig shorter = config;
+  shorter.attention_bias = false;
+  ChainDriver other = make_driver(shorter, {.trainable = [](const std::string& name) {
+                                    return name.ends_with("norm.weight");
+                                  }});
+  EXPECT_TRUE(weight.equal(other.parameter("model.layers.1.mlp.up_proj.weight")));
+  const UnitSource whole = driver.source();
+  const at::Tensor flat = whole(4).values;
+  at::Tensor shard = at::zeros({1000});
+  initialise_decoder(driver.chain(), config, 11, [&](int unit) {
+    return unit == 4 ? UnitValues{shard, 700} : UnitValues{whole(unit).values, 0};
+  });
+  EXPECT_TRUE(shard.equal(flat.narrow(0, 700, 1000)));
+}
+
+} // namespace
+} // namespace palimpsest
