@@ -97,6 +97,17 @@ void ChainDriver::forward_block(
   state.tapes[number] = std::move(result.tape);
 }
 
+Tensors ChainDriver::gradients_of(const ChainBlock& entry) const {
+  Tensors result;
+  for (const int number : entry.units) {
+    const ParamUnit& unit = *chain_.units[static_cast<size_t>(number)];
+    if (unit.trainable()) {
+      result.push_back(unit.grad().clone());
+    }
+  }
+  return result;
+}
+
 void ChainDriver::backward_block(
     size_t number,
     MicroBatchState& state,
@@ -121,8 +132,12 @@ void ChainDriver::backward_block(
   for (int index = 0; index < entry.values; ++index) {
     gradients.push_back(state.gradients[{static_cast<int>(number), index}]);
   }
+  const Tensors before = gradients_of(entry);
   const Tensors grads = tape.backward(
       inputs, gradients, options.split ? BackwardPart::kInput : BackwardPart::kBoth, state.context);
+  check(
+      !options.split || bitwise_equal(gradients_of(entry), before),
+      "the input part adds a weight gradient");
   for (size_t index = 0; index < grads.size(); ++index) {
     at::Tensor& sum = state.gradients[key(entry.reads[index])];
     sum = sum.defined() && grads[index].defined() ? sum + grads[index] : grads[index];

@@ -66,6 +66,7 @@ class ChainDriver {
       const DriverOptions& options,
       StepResult& result);
   void backward_block(size_t number, MicroBatchState& state, const DriverOptions& options);
+  Tensors gradients_of(const ChainBlock& entry) const;
   void rebind_parameters();
   ForwardRequest request_for(size_t number, const DriverOptions& options) const;
 
