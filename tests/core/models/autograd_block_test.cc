@@ -1,4 +1,5 @@
-#include "chain_driver.h"
+// Covers: saved_tensors.cc
+#include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/dropout.h>

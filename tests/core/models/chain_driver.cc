@@ -1,4 +1,4 @@
-#include "chain_driver.h"
+#include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/safetensors.h>

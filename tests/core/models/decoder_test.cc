@@ -1,4 +1,5 @@
-#include "chain_driver.h"
+// Covers: embedding_block.cc, head_block.cc, rotary_cache.cc, param_ref.cc
+#include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/hf_folder.h>

@@ -1,6 +1,7 @@
+// Covers: attention_block.cc, mlp_block.cc, block_support.cc, weight_jobs.cc
 // The decoder's hand-written blocks against AutogradBlocks of the same formulas in LibTorch operations.
 
-#include "chain_driver.h"
+#include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/models/attention_block.h>
 #include <palimpsest/core/models/autograd_block.h>

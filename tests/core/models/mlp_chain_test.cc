@@ -1,4 +1,5 @@
-#include "chain_driver.h"
+// Covers: linear_block.cc, squared_error.cc, models.cc
+#include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/models/mlp_chain.h>
