@@ -1,4 +1,4 @@
-#include "loading.h"
+#include <palimpsest/tests/core/config/loading.h>
 
 #include <palimpsest/core/config/show.h>
 

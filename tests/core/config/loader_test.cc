@@ -1,4 +1,5 @@
-#include "loading.h"
+// Covers: core/config/assign.cc core/config/presets.cc
+#include <palimpsest/tests/core/config/loading.h>
 
 #include <palimpsest/core/config/presets.h>
 #include <palimpsest/core/config/schema.h>

@@ -1,3 +1,4 @@
+// Covers: core/config/reference.cc
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/reference.h>
 #include <palimpsest/core/config/schema.h>

@@ -1,4 +1,5 @@
-#include "loading.h"
+// Covers: core/config/supported.cc
+#include <palimpsest/tests/core/config/loading.h>
 
 #include <palimpsest/core/config/supported.h>
 

@@ -1,3 +1,4 @@
+// Covers: launcher/cli/config_verb.cc launcher/cli/main.cc launcher/cli/verbs.cc
 #include <palimpsest/launcher/cli/program.h>
 
 #include <gmock/gmock.h>
