@@ -1,5 +1,9 @@
 #include <palimpsest/launcher/cli/program.h>
 
+#include <csignal>
+
 int main(int count, char** arguments) {
+  // A file-size limit is an error of the write that meets it, not a signal.
+  std::signal(SIGXFSZ, SIG_IGN);
   return palimpsest::run_program(count, arguments);
 }

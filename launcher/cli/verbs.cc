@@ -1,9 +1,13 @@
 #include <palimpsest/launcher/cli/config_verb.h>
+#include <palimpsest/launcher/cli/plan_verb.h>
+#include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 
 namespace palimpsest {
 
 void register_verbs(CLI::App& program) {
+  add_train_verb(program);
+  add_plan_verb(program);
   add_config_verb(program);
 }
 

@@ -3,9 +3,11 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/io/decoder_config.h>
+#include <palimpsest/core/models/head_block.h>
 
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -131,6 +133,24 @@ std::string Model::description() const {
       chain_.parameter_count(),
       chain_.layers.size(),
       dtype);
+}
+
+at::Tensor Model::logits(const at::Tensor& ids) const {
+  const auto* head = dynamic_cast<const HeadBlock*>(chain_.terminal.get());
+  check(head != nullptr, "a {} model has no logits", family_);
+  const MicroBatch batch{.inputs = ids};
+  const BlockContext context{.batch = &batch, .training = false};
+  std::map<std::pair<int, int>, at::Tensor> values = {{{kLoader, 0}, ids}};
+  for (size_t index = 0; index < chain_.blocks.size(); ++index) {
+    const ChainBlock& entry = chain_.blocks[index];
+    Tensors inputs;
+    for (const ValueRef& read : entry.reads) {
+      inputs.push_back(values.at({read.producer, read.index}));
+    }
+    ForwardResult result = entry.block->forward(inputs, {.tape = TapeMode::kNone}, context);
+    values = {{{static_cast<int>(index), 0}, std::move(result.values.front())}};
+  }
+  return head->logits(values.begin()->second);
 }
 
 void Model::fill(uint64_t seed, const UnitSource& source) {

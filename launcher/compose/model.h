@@ -49,6 +49,9 @@ class Model {
     return reads_tokens() ? 0 : settings_.mlp.widths.back();
   }
 
+  /// Logits [B, T, V] of token ids [B, T], by the parameters as they are now.
+  at::Tensor logits(const at::Tensor& ids) const;
+
   /// Every parameter: from the folder, or initialised from `seed`.
   void fill(uint64_t seed, const UnitSource& source);
 

@@ -8,6 +8,7 @@
 
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/engine/trainer.h>
+#include <palimpsest/core/plan/segment.h>
 #include <palimpsest/core/plan/simulate.h>
 
 #include <map>

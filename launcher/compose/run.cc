@@ -13,11 +13,21 @@
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/report/metrics.h>
 
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/select.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace palimpsest {
 namespace {
+
+/// A tensors file has rows of one length; other formats are cut.
+bool carries_its_length(const DataFile& file) {
+  return file.format == "tensors" ||
+      (file.format.empty() && file.path.extension() == ".safetensors");
+}
 
 DataSettings data_settings(const RunConfig& config, const Model& model) {
   DataSettings settings;
@@ -29,7 +39,7 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
   }
   if (config.data().has_sequence_length()) {
     settings.sequence_length = config.data().sequence_length();
-  } else if (model.reads_tokens()) {
+  } else if (model.reads_tokens() && !carries_its_length(settings.files.front())) {
     settings.sequence_length = std::min<int64_t>(512, model.max_positions());
   }
   settings.vocabulary_size = model.vocabulary_size();
@@ -120,8 +130,8 @@ void Run::make_optimizer_parts() {
   const RunConfig::Optimizer& config = config_.optimizer();
   optimizer_ = make_optimizer(optimizer_settings(config));
   norm_ = std::make_unique<FoldedNorm>(config.norm_type());
-  const auto schedule =
-      std::make_shared<Schedule>(schedule_settings(config_.scheduler(), batches_->step_count()));
+  const auto schedule = std::make_shared<LearningRateSchedule>(
+      schedule_settings(config_.scheduler(), batches_->step_count()));
   settings_.seed = static_cast<uint64_t>(config_.training().seed());
   settings_.learning_rate = [schedule, peak = config.learning_rate()](int64_t updates) {
     return peak * schedule->factor(updates);
@@ -202,6 +212,14 @@ void Run::train(const std::vector<Observer*>& observers) {
       memory_,
       settings_);
   trainer.run(all);
+}
+
+int64_t Run::next_token(const std::vector<int64_t>& ids) {
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  const auto length = static_cast<int64_t>(ids.size());
+  at::Tensor row = at::empty({1, length}, at::kLong);
+  std::ranges::copy(ids, row.mutable_data_ptr<int64_t>());
+  return model_->logits(row).select(1, length - 1).argmax().item<int64_t>();
 }
 
 std::filesystem::path Run::write_model() {

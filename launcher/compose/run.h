@@ -76,6 +76,9 @@ class Run {
   /// file under the parameters' global names. Call before train().
   void dump_gradients(std::filesystem::path file);
 
+  /// The likeliest token after `ids`, by the parameters as they are now.
+  int64_t next_token(const std::vector<int64_t>& ids);
+
   /// Writes the trained model to the output folder, as model/.
   std::filesystem::path write_model();
 

@@ -1,0 +1,152 @@
+#include <palimpsest/launcher/cli/plan_table.h>
+
+#include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/plan/closed_forms.h>
+#include <palimpsest/launcher/compose/run.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace palimpsest {
+namespace {
+
+std::string row(std::string_view name, const std::string& text) {
+  return fmt::format("{:<14}{}\n", name, text);
+}
+
+int64_t sum(
+    const EnumArray<PlanCategory, int64_t, kPlanCategories>& bytes,
+    std::initializer_list<PlanCategory> categories) {
+  int64_t total = 0;
+  for (const PlanCategory category : categories) {
+    total += bytes[category];
+  }
+  return total;
+}
+
+std::string policy_text(const RunConfig::ActivationCheckpointing& settings) {
+  std::string text = settings.policy();
+  if (settings.has_n()) {
+    text += fmt::format(", n {}", settings.n());
+  }
+  if (settings.has_segments()) {
+    text += fmt::format(", {} segments", settings.segments());
+  }
+  if (settings.has_count()) {
+    text += fmt::format(", {} layers kept", settings.count());
+  }
+  return text + ", " + settings.tape() + " tapes";
+}
+
+/// Bytes that layer `layer` leaves for its backward with all tapes.
+int64_t layer_tape(const ModelCost& cost, const LayerCost& layer) {
+  int64_t bytes = 0;
+  for (int block = layer.blocks.begin; block < layer.blocks.end; ++block) {
+    const BlockCost& entry = cost.blocks[static_cast<size_t>(block)];
+    bytes += entry.full_bytes;
+    if (block + 1 < layer.blocks.end) {
+      for (const int64_t value : entry.value_bytes) {
+        bytes += value;
+      }
+    }
+  }
+  return bytes;
+}
+
+} // namespace
+
+std::string describe_run(Run& run) {
+  const RunConfig& config = run.config();
+  std::string text = row("model", run.model().description());
+  text +=
+      row("batch",
+          fmt::format(
+              "{} samples a step: micro-batches of up to {}, {} accumulated; {} steps",
+              run.batch().global,
+              run.batch().micro,
+              run.micro_batches(),
+              run.batches().step_count()));
+  text += row("checkpointing", policy_text(config.activation_checkpointing()));
+  for (const std::string& note : run.notes()) {
+    text += row("note", note);
+  }
+  return text;
+}
+
+std::string describe_memory(const PlanReport& report) {
+  using C = PlanCategory;
+  const auto& at_peak = report.ranks.front().at_peak;
+  const std::array<std::pair<std::string_view, int64_t>, 5> rows = {{
+      {"parameters", sum(at_peak, {C::kParam, C::kParamShard})},
+      {"gradients", sum(at_peak, {C::kGradBuffer, C::kGradShard})},
+      {"optimizer", sum(at_peak, {C::kOptimizerState})},
+      {"activations", sum(at_peak, {C::kValue, C::kGrad, C::kTape, C::kWeightJobs})},
+      {"workspace", sum(at_peak, {C::kWorkspace})},
+  }};
+  const int64_t peak = report.peak(TierId::kDevice);
+  std::string text = "predicted peak on the device\n";
+  for (const auto& [name, bytes] : rows) {
+    text += fmt::format(
+        "  {:<12}{:>10}  {:3.0f} %\n",
+        name,
+        format_bytes(bytes),
+        100.0 * static_cast<double>(bytes) / static_cast<double>(peak));
+  }
+  return text + fmt::format("  {:<12}{:>10}\n", "peak", format_bytes(peak));
+}
+
+std::string describe_work(const PlanReport& report, const ModelCost& cost, int micro_batches) {
+  const RankReport& rank = report.ranks.front();
+  const double all = rank.forward_flops + rank.backward_flops + rank.recompute_flops;
+  std::string text =
+      row("work",
+          fmt::format(
+              "{:.4g} GFLOP a step: forward {:.4g}, backward {:.4g}, recompute {:.4g} ({:.1f} % of "
+              "all)",
+              all / 1e9,
+              rank.forward_flops / 1e9,
+              rank.backward_flops / 1e9,
+              rank.recompute_flops / 1e9,
+              100 * rank.recompute_share()));
+  text +=
+      row("blocks",
+          fmt::format(
+              "{} forwards executed, {} of them again; about {:.3f} s a step",
+              rank.forwards,
+              rank.reruns,
+              report.seconds));
+  const int layers = static_cast<int>(cost.layers.size());
+  if (layers == 0) {
+    return text;
+  }
+  const LayerCost& middle = cost.layers[static_cast<size_t>(layers) / 2];
+  const int per_layer = middle.blocks.size();
+  const int rerun_layers = static_cast<int>(rank.reruns) / std::max(1, micro_batches * per_layer);
+  const int kept = layers - rerun_layers;
+  const int64_t tape = layer_tape(cost, middle);
+  const int64_t input = cost.blocks[static_cast<size_t>(middle.blocks.begin) - 1].value_bytes[0];
+  text += row(
+      "closed forms",
+      fmt::format(
+          "N = {} layers, K = {} kept: {} layer executions a micro-batch (3N - K); tapes K a = {} "
+          "of N a = {} ({:.0f} %)",
+          layers,
+          kept,
+          executions(layers, kept),
+          format_bytes(tape_bytes(kept, tape)),
+          format_bytes(tape_bytes(layers, tape)),
+          100 * tape_ratio(layers, kept)));
+  text +=
+      row("",
+          fmt::format(
+              "best interval for layers like the middle one (input {}, tape {}): every {} layers",
+              format_bytes(input),
+              format_bytes(tape),
+              best_interval(layers, input, tape)));
+  return text;
+}
+
+} // namespace palimpsest
