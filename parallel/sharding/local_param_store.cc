@@ -53,15 +53,16 @@ void LocalParamStore::refresh(int unit) {
 }
 
 Ticket LocalParamStore::gather(int unit) {
-  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+  check(false, "unit {} is whole already", unit);
   return {};
 }
 
 void LocalParamStore::release(int unit) {
-  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+  check(false, "unit {} stays whole", unit);
 }
 
 void LocalParamStore::open(const Slot& slot) {
+  check(slot.kind == SlotKind::kGradBuffer, "{}: whole units have no shards", to_text(slot));
   const ScopedCategory category(memory_, Category::kGradients);
   ParamShard& shard = this->shard(slot.owner);
   check(!shard.gradient.defined(), "{} begins twice", to_text(slot));
@@ -77,12 +78,6 @@ void LocalParamStore::close(const Slot& slot) {
 std::vector<at::Tensor*> LocalParamStore::tensors(const Slot& slot) {
   ParamShard& shard = this->shard(slot.owner);
   switch (slot.kind) {
-    case SlotKind::kParam:
-    case SlotKind::kParamShard:
-      return {&shard.parameters};
-    case SlotKind::kGradBuffer:
-    case SlotKind::kGradShard:
-      return {&shard.gradient};
     case SlotKind::kOptimizerState: {
       std::vector<at::Tensor*> states;
       if (shard.master.defined()) {
@@ -94,18 +89,18 @@ std::vector<at::Tensor*> LocalParamStore::tensors(const Slot& slot) {
       return states;
     }
     default:
-      check(false, "{} belongs to no unit", to_text(slot));
+      check(false, "{} stays on the device", to_text(slot));
       return {};
   }
 }
 
 Ticket LocalParamStore::reduce(int unit, MicroBatchRange, ReduceAxis) {
-  check(shard(unit).gradient.defined(), "unit {} has no gradient to reduce", unit);
+  check(false, "the gradient of unit {} has nobody to be summed with", unit);
   return {};
 }
 
 Ticket LocalParamStore::publish(int unit) {
-  check(unit_at(unit).data().defined(), "unit {} has no parameters", unit);
+  check(false, "unit {} is updated as a whole", unit);
   return {};
 }
 

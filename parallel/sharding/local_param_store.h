@@ -6,7 +6,8 @@
 //   store.shard(3).values().copy_(weights);
 //   store.refresh(3);                       // the parameters from their master
 //
-// The plan still reduces, gathers and publishes here; with nobody to talk to these cost nothing.
+// What a plan does on several ranks or with shards is an InternalError here. Only optimizer states
+// may leave the device.
 
 #include <palimpsest/core/contracts/param_store.h>
 #include <palimpsest/core/contracts/param_unit.h>

@@ -5,6 +5,7 @@
 
 #include <palimpsest/core/contracts/chain.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/sum.h>
@@ -110,8 +111,7 @@ class SumLoss final : public TerminalBlock {
  public:
   LossResult forward(TensorSpan inputs, bool gradient, const BlockContext& context) override {
     const at::Tensor mask = context.batch->labels.ne(kIgnoredLabel).to(at::kFloat);
-    LossResult result{
-        .loss_sum = static_cast<double>((inputs[0] * mask).sum().item<float>()), .grad_inputs = {}};
+    LossResult result{.loss_sum = (inputs[0] * mask).sum().item().toDouble(), .grad_inputs = {}};
     if (gradient) {
       result.grad_inputs.push_back(mask * context.loss_scale);
     }
