@@ -53,7 +53,7 @@ int64_t Device::total_memory() const {
 
 int64_t Device::available_memory() const {
   return type_ == DeviceType::kCuda ? cuda::device_memory(index_).available
-                                   : host_memory("/").available;
+                                    : host_memory("/").available;
 }
 
 int Device::threads() const {

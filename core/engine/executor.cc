@@ -45,6 +45,9 @@ class StepRun {
       }
       effects(plan[index], job_, effects_);
       table_.prepare(plan[index], effects_);
+      if (is_compute(plan[index].kind)) {
+        adopt_openmp_workers(services_.memory); // a library may have replaced some since
+      }
       perform(plan[index]);
       for (Observer* observer : services_.observers) {
         observer->op_end(index, plan[index]);
