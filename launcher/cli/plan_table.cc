@@ -56,6 +56,24 @@ int64_t layer_tape(const ModelCost& cost, const LayerCost& layer) {
   return bytes;
 }
 
+/// One sign a layer: what its forward leaves for the backward; a bar ends what runs again as one.
+std::string layer_map(const ModelCost& cost, const Segments& segments) {
+  std::string map;
+  for (const LayerCost& layer : cost.layers) {
+    std::string sign = "#";
+    for (const Segment& segment : segments) {
+      if (segment.blocks.contains(layer.blocks.begin)) {
+        sign = segment.tape == TapeMode::kFull ? "#" : segment.tape == TapeMode::kLean ? "+" : ".";
+        if (sign == "." && segment.blocks.end == layer.blocks.end) {
+          sign += "|";
+        }
+      }
+    }
+    map += sign;
+  }
+  return map + "   (# kept, + lean tape, . run again; | ends a segment)";
+}
+
 } // namespace
 
 std::string describe_run(Run& run) {
@@ -70,6 +88,7 @@ std::string describe_run(Run& run) {
               run.micro_batches(),
               run.batches().step_count()));
   text += row("checkpointing", policy_text(config.activation_checkpointing()));
+  text += row("layers", layer_map(run.plans().cost(), run.plans().segments()));
   for (const std::string& note : run.notes()) {
     text += row("note", note);
   }
