@@ -2,7 +2,7 @@
 
 // The model that a config names: built, filled, exported.
 //
-//   Model model = build_model(config);
+//   Model model(config);
 //   model.fill(seed, source);                     // its folder's weights, or the family's initialisation
 //   model.write("runs/a/model", source);          // a Hugging Face folder
 

@@ -8,6 +8,13 @@
 #include <utility>
 
 namespace palimpsest {
+namespace {
+
+bool has_master(const ParamUnit& unit) {
+  return unit.trainable() && unit.dtype() != at::kFloat;
+}
+
+} // namespace
 
 LocalParamStore::LocalParamStore(
     const std::vector<std::unique_ptr<ParamUnit>>& units,
@@ -29,7 +36,7 @@ LocalParamStore::LocalParamStore(
       continue;
     }
     const ScopedCategory category(memory_, Category::kOptimizer);
-    if (unit.dtype() != at::kFloat) {
+    if (has_master(unit)) {
       shard.master = at::empty({unit.numel()}, at::kFloat);
     }
     for (int number = 0; number < layout.moment_count; ++number) {
@@ -79,8 +86,9 @@ std::vector<at::Tensor*> LocalParamStore::tensors(const Slot& slot) {
   ParamShard& shard = this->shard(slot.owner);
   switch (slot.kind) {
     case SlotKind::kOptimizerState: {
+      // By what there is, not by what is here: the same list fetches what has left.
       std::vector<at::Tensor*> states;
-      if (shard.master.defined()) {
+      if (has_master(unit_at(slot.owner))) {
         states.push_back(&shard.master);
       }
       for (at::Tensor& moment : shard.moments) {

@@ -1,5 +1,6 @@
 #include <palimpsest/core/engine/executor.h>
 
+#include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/engine/trainer.h>
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/sgd.h>
@@ -70,6 +71,7 @@ class ScalarRun {
  public:
   ScalarRun(int units, const std::vector<int>& use, float weight = 1)
       : chain_(scalar_chain(units, use, counts_)) {
+    install_cpu_allocator();
     std::vector<std::vector<GroupRange>> groups;
     for (int unit = 0; unit < units; ++unit) {
       groups.push_back({{.begin = 0, .end = 1}});
@@ -82,6 +84,7 @@ class ScalarRun {
   }
 
   StepOutcome step(const StepBatch& batches, const Technique& technique = {}) {
+    const ScopedContext here(memory_);
     const int throw_at = std::exchange(counts_.throw_at, -1);
     const ModelCost cost = profile(chain_, batches.front(), memory_, {});
     counts_ = {.throw_at = throw_at};

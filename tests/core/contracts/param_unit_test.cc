@@ -1,0 +1,91 @@
+#include <palimpsest/core/contracts/param_unit.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+ParamUnit attention_unit() {
+  return {
+      "attention",
+      {{.name = "norm", .shape = {3}},
+       {.name = "q", .shape = {4, 3}},
+       {.name = "k", .shape = {2, 3}},
+       {.name = "temperature", .shape = {}},
+       {.name = "unused", .shape = {0, 3}}},
+      at::kFloat,
+      /*trainable=*/true};
+}
+
+TEST(ParamUnit, LaysParametersOutOneAfterAnother) {
+  const ParamUnit unit = attention_unit();
+  const std::vector<int64_t> offsets = {0, 3, 15, 21, 22};
+  const std::vector<int64_t> sizes = {3, 12, 6, 1, 0};
+  for (size_t index = 0; index < offsets.size(); ++index) {
+    EXPECT_EQ(unit.parameters()[index].offset, offsets[index]);
+    EXPECT_EQ(unit.parameters()[index].numel, sizes[index]);
+  }
+  EXPECT_EQ(unit.numel(), 22);
+}
+
+TEST(ParamUnit, ViewsShareTheFlatBufferPaddedOrNot) {
+  for (const int64_t padding : {0, 10}) {
+    ParamUnit unit = attention_unit();
+    const at::Tensor flat = at::arange(22 + padding, at::TensorOptions().dtype(at::kFloat));
+    unit.bind_data(flat);
+    EXPECT_EQ(unit.view(1).sizes(), (std::vector<int64_t>{4, 3}));
+    EXPECT_EQ(unit.view(1).data_ptr<float>(), flat.data_ptr<float>() + 3);
+    EXPECT_EQ(unit.view(3).dim(), 0); // a scalar stays one
+    EXPECT_EQ(unit.view(3).item<float>(), 21);
+    EXPECT_EQ(unit.view(4).numel(), 0);
+    const at::Tensor fused = unit.view(1, 2);
+    EXPECT_EQ(fused.sizes(), (std::vector<int64_t>{6, 3}));
+    EXPECT_EQ(fused[5][2].item<float>(), 20);
+  }
+}
+
+TEST(ParamUnit, GradientsAreFp32ViewsOfTheirOwnBuffer) {
+  ParamUnit unit("w", {{.name = "w", .shape = {2, 2}}}, at::kBFloat16, true);
+  const at::Tensor gradient = at::zeros({4});
+  unit.bind_data(at::zeros({4}, at::kBFloat16));
+  unit.bind_grad(gradient);
+  unit.grad_view(0)[1][0] = 5;
+  EXPECT_EQ(gradient[2].item<float>(), 5);
+  EXPECT_EQ(unit.view(0)[1][0].item<float>(), 0);
+}
+
+TEST(ParamUnit, WhatIsNotLiveOrDoesNotFitIsNamed) {
+  ParamUnit unit = attention_unit();
+  const auto refused = [](const auto& call, const char* part) {
+    EXPECT_THAT(call, ThrowsMessage<InternalError>(HasSubstr(part)));
+  };
+  refused([&] { unit.view(0); }, "unit attention are read while not gathered");
+  refused([&] { unit.grad_view(0); }, "unit attention is used while not live");
+  refused([&] { unit.bind_data(at::zeros({21})); }, "unit attention: a flat buffer");
+  refused([&] { unit.bind_data(at::zeros({22}, at::kDouble)); }, "unit attention: a flat buffer");
+  refused([&] { unit.bind_grad(at::zeros({22}, at::kBFloat16)); }, "attention: a gradient buffer");
+  unit.bind_data(at::zeros({22}));
+  refused([&] { unit.view(5); }, "no such parameter");
+  refused([&] { unit.view(4, 2); }, "no such parameter");
+  refused([&] { unit.view(0, 2); }, "neighbours of different sizes");
+  refused([&] { unit.view(2, 2); }, "neighbours of different sizes");
+  unit.bind_data({});
+  refused([&] { unit.view(0); }, "not gathered");
+  refused(
+      [] { ParamUnit("bad", {{.name = "w", .shape = {-1}}}, at::kFloat, true); },
+      "parameter w has a negative size");
+}
+
+} // namespace
+} // namespace palimpsest
