@@ -77,6 +77,10 @@ class Block {
   /// Floating point operations of one forward on inputs of these sizes (a multiplication and an addition are two), and of
   /// one backward.
   virtual double forward_flops(TensorSpan inputs) const = 0;
+  /// Of forward_flops, those that only the values need: a forward that yields nothing skips them.
+  virtual double value_flops(TensorSpan /*inputs*/) const {
+    return 0;
+  }
   virtual double backward_flops(TensorSpan inputs) const {
     return 2 * forward_flops(inputs);
   }

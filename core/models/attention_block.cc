@@ -216,6 +216,11 @@ double AttentionBlock::forward_flops(TensorSpan inputs) const {
   return rows * (products + scores);
 }
 
+double AttentionBlock::value_flops(TensorSpan inputs) const {
+  const auto rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
+  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.num_heads * shape_.head_dim);
+}
+
 std::string AttentionBlock::kind() const {
   return fmt::format(
       "attention {} {}/{}x{}",

@@ -51,6 +51,7 @@ class AttentionBlock : public Block {
       const BlockContext& context) override;
   /// Products of the lower triangle only.
   double forward_flops(TensorSpan inputs) const override;
+  double value_flops(TensorSpan inputs) const override;
   std::string kind() const override;
 
  private:

@@ -146,6 +146,10 @@ double MlpBlock::forward_flops(TensorSpan inputs) const {
   return rows * 6 * static_cast<double>(shape_.hidden_size * shape_.intermediate_size);
 }
 
+double MlpBlock::value_flops(TensorSpan inputs) const {
+  return forward_flops(inputs) / 3;
+}
+
 std::string MlpBlock::kind() const {
   return fmt::format("mlp {} {}", shape_.hidden_size, shape_.intermediate_size);
 }

@@ -44,6 +44,7 @@ class MlpBlock : public Block {
       const ForwardRequest& request,
       const BlockContext& context) override;
   double forward_flops(TensorSpan inputs) const override;
+  double value_flops(TensorSpan inputs) const override;
   std::string kind() const override;
 
  private:

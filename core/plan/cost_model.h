@@ -90,6 +90,9 @@ struct BlockCost {
   double lean_seconds = 0; ///< BACKWARD from a lean tape takes this much longer
 
   double forward_flops = 0;
+  /// Of these, what a FORWARD that yields nothing is spared: a rerun whose values nobody reads.
+  double value_seconds = 0;
+  double value_flops = 0;
   double backward_flops =
       0; ///< of both parts; for the terminal block too, in its FORWARD with a tape
   double lean_flops = 0; ///< redone by BACKWARD from a lean tape

@@ -46,8 +46,10 @@ double Simulation::cost(const Rank& rank, const Op& op) const {
   const LinkCosts& links = job_.links();
   const auto& uses = rank.compiled->uses(rank.next);
   switch (op.kind) {
-    case OpKind::kForward:
-      return job_.model().blocks[static_cast<size_t>(op.block)].forward_seconds;
+    case OpKind::kForward: {
+      const BlockCost& block = job_.model().blocks[static_cast<size_t>(op.block)];
+      return block.forward_seconds - (op.yields.empty() ? block.value_seconds : 0);
+    }
     case OpKind::kBackward: {
       const BlockCost& block = job_.model().blocks[static_cast<size_t>(op.block)];
       return (op.part != BackwardPart::kWeight ? block.input_seconds : 0) +
@@ -128,7 +130,8 @@ void Simulation::count_flops(Rank& rank) {
   rank.ran[run] = true;
   ++report.forwards;
   report.reruns += again;
-  (again ? report.recompute_flops : report.forward_flops) += block.forward_flops;
+  (again ? report.recompute_flops : report.forward_flops) +=
+      block.forward_flops - (op.yields.empty() ? block.value_flops : 0);
   if (op.block == job_.model().terminal() && op.tape != TapeMode::kNone) {
     report.backward_flops += block.backward_flops;
   }

@@ -180,11 +180,14 @@ class Profiler {
         }
       }
       measure_split(entry, inputs, known);
+      const Measured unread = measure_unread(entry, inputs);
       known.cost.forward_seconds = std::min(best_forward, known.cost.forward_seconds);
+      known.cost.value_seconds = std::max(0.0, known.cost.forward_seconds - unread.seconds);
       known.cost.input_seconds = std::min(best_input, known.cost.input_seconds);
       known.cost.weight_seconds = std::min(best_weight, known.cost.weight_seconds);
     }
     known.cost.forward_flops = entry.block->forward_flops(inputs);
+    known.cost.value_flops = entry.block->value_flops(inputs);
     known.cost.backward_flops = entry.block->backward_flops(inputs);
     return known;
   }
@@ -282,6 +285,16 @@ class Profiler {
     known.cost.weight_seconds = weight.seconds;
     known.cost.weight_workspace = std::max<int64_t>(0, weight.transient);
     entry.block->commit(false);
+  }
+
+  /// A forward that leaves a tape and no value, as reruns do where nobody reads the value.
+  Measured measure_unread(const ChainBlock& entry, const Tensors& inputs) {
+    ForwardResult result;
+    const Measured measured = measure([&] {
+      result = entry.block->forward(inputs, {.tape = TapeMode::kFull, .yields = {}}, context_);
+    });
+    entry.block->commit(false);
+    return measured;
   }
 
   static Tensors ones(const Tensors& values) {
