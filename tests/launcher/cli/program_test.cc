@@ -1,11 +1,9 @@
 // Covers: launcher/cli/config_verb.cc launcher/cli/main.cc launcher/cli/verbs.cc
-#include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/tests/launcher/cli/program_testing.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -14,40 +12,18 @@ namespace palimpsest {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::internal::CaptureStderr;
-using ::testing::internal::CaptureStdout;
-using ::testing::internal::GetCapturedStderr;
-using ::testing::internal::GetCapturedStdout;
+using testing::Outcome;
+using testing::run;
 
-struct Outcome {
-  int exit_code;
-  std::string out;
-  std::string err;
-};
-
-Outcome run(std::vector<const char*> arguments) {
-  arguments.insert(arguments.begin(), "palimpsest");
-  CaptureStdout();
-  CaptureStderr();
-  const int exit_code = run_program(static_cast<int>(arguments.size()), arguments.data());
-  return {exit_code, GetCapturedStdout(), GetCapturedStderr()};
-}
-
-class ProgramTest : public ::testing::Test {
+class ProgramTest : public testing::ProgramFixture {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "palimpsest-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    ProgramFixture::SetUp();
     path_ = (folder_ / "run.yaml").string();
     std::ofstream(path_) << "model: {preset: tiny}\n"
                             "data: {files: [corpus.txt]}\n"
                             "optimizer: {learning_rate: 1e-3}\n";
   }
-  void TearDown() override {
-    std::filesystem::remove_all(folder_);
-  }
-  std::filesystem::path folder_;
   std::string path_;
 };
 
@@ -59,7 +35,7 @@ TEST_F(ProgramTest, PrintsHelpWithoutArguments) {
 }
 
 TEST_F(ProgramTest, HelpOfEveryVerbHasExamples) {
-  for (const auto& arguments : std::vector<std::vector<const char*>>{
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
            {"--help"},
            {"config", "--help"},
            {"config", "show", "--help"},
@@ -80,13 +56,13 @@ TEST_F(ProgramTest, WrongUsageEndsWithTwo) {
   EXPECT_EQ(run({"--nonsense"}).exit_code, 2);
   EXPECT_EQ(run({"config"}).exit_code, 2);
   EXPECT_EQ(run({"config", "show"}).exit_code, 2);
-  EXPECT_EQ(run({"config", "show", path_.c_str(), "--world", "0"}).exit_code, 2);
+  EXPECT_EQ(run({"config", "show", path_, "--world", "0"}).exit_code, 2);
   EXPECT_EQ(run({""}).exit_code, 2);
 }
 
 TEST_F(ProgramTest, ShowsAConfigWithOverrides) {
   const Outcome outcome =
-      run({"config", "show", path_.c_str(), "training.steps=7", "optimizer.betas=[0.8, 0.9]"});
+      run({"config", "show", path_, "training.steps=7", "optimizer.betas=[0.8, 0.9]"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("steps: 7 "));
   EXPECT_THAT(outcome.out, HasSubstr("betas: [0.8, 0.9] "));
@@ -95,14 +71,14 @@ TEST_F(ProgramTest, ShowsAConfigWithOverrides) {
 
 TEST_F(ProgramTest, OptionsMayStandBetweenOverrides) {
   const Outcome outcome =
-      run({"config", "show", path_.c_str(), "training.steps=7", "--world", "2", "training.seed=3"});
+      run({"config", "show", path_, "training.steps=7", "--world", "2", "training.seed=3"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("x 2 (data-parallel size)"));
   EXPECT_THAT(outcome.out, HasSubstr("seed: 3 "));
 }
 
 TEST_F(ProgramTest, ConfigErrorsAreOneMessageAndTwo) {
-  const Outcome outcome = run({"config", "show", path_.c_str(), "training.stepps=7"});
+  const Outcome outcome = run({"config", "show", path_, "training.stepps=7"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(

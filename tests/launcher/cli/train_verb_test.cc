@@ -1,0 +1,155 @@
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/core/io/safetensors.h>
+#include <palimpsest/tests/launcher/cli/program_testing.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <set>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Outcome;
+using testing::run;
+
+class TrainVerb : public testing::ProgramFixture {
+ protected:
+  void SetUp() override {
+    ProgramFixture::SetUp();
+    path_ = (folder_ / "run.yaml").string();
+    std::string text;
+    for (int word = 0; word < 100; ++word) {
+      text += "the quick brown fox ";
+    }
+    std::ofstream(folder_ / "corpus.txt") << text;
+    std::ofstream(path_) << fmt::format(
+        "model: {{preset: tiny}}\n"
+        "data: {{files: [{}], sequence_length: 32}}\n"
+        "training: {{steps: 4, global_batch_size: 4, micro_batch_size: 2, output: {}, threads: "
+        "2}}\n"
+        "optimizer: {{learning_rate: 1e-3}}\n",
+        (folder_ / "corpus.txt").string(),
+        (folder_ / "out").string());
+  }
+  std::vector<nlohmann::json> metrics(const std::string& output = "out") const {
+    std::ifstream file(folder_ / output / "metrics.jsonl");
+    std::vector<nlohmann::json> found;
+    for (std::string line; std::getline(file, line);) {
+      found.push_back(nlohmann::json::parse(line));
+    }
+    return found;
+  }
+  std::string path_;
+};
+
+TEST_F(TrainVerb, WritesMetricsAndAModelThatContinues) {
+  const Outcome outcome = run({"train", path_});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<nlohmann::json> first = metrics();
+  ASSERT_EQ(first.size(), 4U);
+  const std::set<std::string> expected = {
+      "step",
+      "loss",
+      "grad_norm",
+      "learning_rate",
+      "skipped",
+      "tokens",
+      "step_time_s",
+      "tokens_per_s",
+      "peak_device_bytes",
+      "peak_rss_bytes"};
+  for (size_t step = 0; step < first.size(); ++step) {
+    std::set<std::string> keys;
+    for (const auto& [key, value] : first[step].items()) {
+      keys.insert(key);
+    }
+    EXPECT_EQ(keys, expected);
+    EXPECT_EQ(first[step]["step"], step + 1);
+    EXPECT_EQ(first[step]["tokens"], 4 * 32);
+    EXPECT_EQ(first[step]["learning_rate"], 1e-3);
+    EXPECT_EQ(first[step]["skipped"], false);
+  }
+  // The loss of a model that knows nothing of 256 bytes, and it falls.
+  EXPECT_NEAR(first[0]["loss"].get<double>(), std::log(256), 0.1);
+  EXPECT_LT(first[3]["loss"], first[0]["loss"]);
+
+  const std::string model = (folder_ / "out" / "model").string();
+  EXPECT_THAT(outcome.out, HasSubstr("model: " + model));
+  std::ofstream(folder_ / "on.yaml") << fmt::format(
+      "model: {{path: {}}}\n"
+      "data: {{files: [{}], sequence_length: 32}}\n"
+      "training: {{steps: 1, global_batch_size: 4, output: {}, threads: 1}}\n"
+      "optimizer: {{learning_rate: 1e-3}}\n",
+      model,
+      (folder_ / "corpus.txt").string(),
+      (folder_ / "on").string());
+  const Outcome again = run({"train", (folder_ / "on.yaml").string()});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_LT(metrics("on").front()["loss"], first[2]["loss"]);
+}
+
+TEST_F(TrainVerb, AFolderWithARunIsRefusedUnlessRestarted) {
+  ASSERT_EQ(run({"train", path_, "training.steps=1"}).exit_code, 0);
+  const Outcome refused = run({"train", path_, "training.steps=2"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("training.restart=true"));
+  EXPECT_EQ(metrics().size(), 1U);
+  EXPECT_EQ(run({"train", path_, "training.steps=2", "training.restart=true"}).exit_code, 0);
+  EXPECT_EQ(metrics().size(), 2U);
+}
+
+// The gradients are those that the first step's norm is of.
+TEST_F(TrainVerb, DumpsTheFirstStepsGradients) {
+  const std::string file = (folder_ / "gradients.safetensors").string();
+  const Outcome outcome =
+      run({"train", path_, "--dump-gradients", file, "optimizer.max_grad_norm=1e-3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const SafetensorsFile gradients(file);
+  double squares = 0;
+  for (const StoredTensor& tensor : gradients.tensors()) {
+    std::vector<float> values(static_cast<size_t>(tensor.elements()));
+    std::memcpy(values.data(), gradients.bytes(tensor).data(), gradients.bytes(tensor).size());
+    for (const float value : values) {
+      squares += static_cast<double>(value) * value;
+    }
+  }
+  const double norm = metrics().front()["grad_norm"];
+  EXPECT_NEAR(std::sqrt(squares), norm, 1e-6 * norm);
+  EXPECT_EQ(gradients.at("model.norm.weight").shape, (std::vector<int64_t>{64}));
+}
+
+TEST_F(TrainVerb, QuietPrintsOnlyTheSummary) {
+  const Outcome loud = run({"train", path_});
+  EXPECT_THAT(loud.out, HasSubstr("step 1/4"));
+  EXPECT_THAT(loud.out, HasSubstr("predicted peak on the device"));
+  const Outcome quiet = run({"train", path_, "logging.quiet=true", "training.restart=true"});
+  EXPECT_EQ(quiet.exit_code, 0);
+  EXPECT_THAT(quiet.out, Not(HasSubstr("step 1/4")));
+  EXPECT_THAT(quiet.out, Not(HasSubstr("predicted peak on the device")));
+  EXPECT_THAT(quiet.out, HasSubstr("4 steps in "));
+}
+
+TEST_F(TrainVerb, ErrorsEndWithTheirExitCode) {
+  EXPECT_EQ(run({"train"}).exit_code, 2);
+  EXPECT_EQ(run({"train", "/nonexistent/run.yaml"}).exit_code, 2);
+  EXPECT_EQ(run({"train", path_, "data.files=[/nonexistent/a.txt]"}).exit_code, 2);
+  EXPECT_EQ(run({"train", path_, "model.hidden_size=63"}).exit_code, 2);
+  std::ofstream(folder_ / "file") << "in the way";
+  const Outcome outcome =
+      run({"train", path_, "training.output=" + (folder_ / "file" / "out").string()});
+  EXPECT_THAT(outcome.err, HasSubstr((folder_ / "file").string()));
+  EXPECT_NE(outcome.exit_code, 0);
+  const Outcome full = run({"train", path_, "--dump-gradients", "/dev/full"});
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+}
+
+} // namespace
+} // namespace palimpsest
