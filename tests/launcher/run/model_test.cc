@@ -1,0 +1,213 @@
+// Covers: launcher/compose/model.cc
+// Models from their keys and from folders, written and read back.
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/tests/core/data/tensors.h>
+#include <palimpsest/tests/launcher/run/run_testing.h>
+
+#include <ATen/ops/arange.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::AllOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::TestFolder;
+using ::testing::ThrowsMessage;
+
+constexpr int64_t kTokens = 16;
+
+/// Training on four rows of 16 token ids; `model` is the map of its keys.
+std::string decoder_yaml(const TestFolder& folder, const std::string& model) {
+  std::vector<int32_t> ids;
+  for (int index = 0; index < 4 * kTokens; ++index) {
+    ids.push_back((index * index + 3 * index) % 67);
+  }
+  const std::vector<int64_t> shape = {4, kTokens};
+  std::ofstream(folder / "ids.safetensors", std::ios::binary) << safetensors_text(
+      {test_tensor("input_ids", "I32", shape, ids), test_tensor("labels", "I32", shape, ids)});
+  return fmt::format(
+      "model: {}\n"
+      "data: {{files: [{}]}}\n"
+      "training: {{steps: 2, global_batch_size: 4, threads: 2}}\n"
+      "optimizer: {{learning_rate: 1e-2}}\n",
+      model,
+      folder / "ids.safetensors");
+}
+
+at::Tensor logits(Run& run) {
+  const at::Tensor ids = at::arange(kTokens, at::TensorOptions().dtype(at::kLong)).view({1, -1});
+  return run.model().logits(ids);
+}
+
+/// A run that continues from a folder, before its first step.
+std::unique_ptr<Run> continued(const TestFolder& folder, const std::filesystem::path& model) {
+  auto run = std::make_unique<Run>(load_config_text(
+      decoder_yaml(folder, "{path: " + model.string() + "}"),
+      "test.yaml",
+      {"training.output=" + (folder / "continued"), "training.restart=true"}));
+  run->prepare();
+  return run;
+}
+
+TEST(Model, ANewModelIsWrittenAsAFolderThatContinuesWithEqualLogits) {
+  for (const char* tied : {"false", "true"}) {
+    for (const char* more :
+         {"",
+          ", attention_bias: true, mlp_bias: true, rope_scaling: {rope_type: linear, factor: 2}"}) {
+      const TestFolder folder;
+      const Finished finished = testing::train(
+          decoder_yaml(
+              folder,
+              fmt::format(
+                  "{{family: llama, vocab_size: 67, hidden_size: 24, num_hidden_layers: 2, "
+                  "num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 56, "
+                  "hidden_act: gelu, rope_theta: 500, tie_word_embeddings: {}{}}}",
+                  tied,
+                  more)),
+          folder);
+      const std::filesystem::path written = finished.run->output() / "model";
+      EXPECT_EQ(HfFolder(written).tensors().contains(kHeadName), std::string(tied) == "false");
+      const auto again = continued(folder, written);
+      EXPECT_TRUE(logits(*again).equal(logits(*finished.run))) << tied << more;
+      testing::Records records;
+      again->train({&records});
+      EXPECT_LT(records.all.front().loss, finished.records.all.front().loss);
+    }
+  }
+}
+
+/// The tied golden model with its embedding under other names: "embedding", "head", or both.
+std::string tied_folder(const TestFolder& folder, const std::string& form) {
+  const HfFolder golden(std::string(PALIMPSEST_TEST_DATA) + "/models/llama-tied");
+  const std::filesystem::path path = folder / form;
+  std::filesystem::create_directories(path);
+  std::filesystem::copy(golden.config_path(), path / "config.json");
+  std::vector<TestTensor> tensors;
+  for (const auto& [name, entry] : golden.tensors()) {
+    const auto bytes = golden.bytes(name);
+    std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (name != kEmbeddingName) {
+      tensors.push_back({name, "F32", entry.tensor.shape, text});
+      continue;
+    }
+    if (form != "head") {
+      tensors.push_back({name, "F32", entry.tensor.shape, text});
+    }
+    if (form == "different") {
+      text.front() = static_cast<char>(text.front() ^ 1);
+    }
+    if (form != "embedding") {
+      tensors.push_back({std::string(kHeadName), "F32", entry.tensor.shape, text});
+    }
+  }
+  std::ofstream(path / "model.safetensors", std::ios::binary) << safetensors_text(tensors);
+  return path;
+}
+
+TEST(Model, ATiedFolderTrainsTheSameInEachOfItsForms) {
+  const TestFolder folder;
+  std::optional<Finished> first;
+  for (const char* form : {"embedding", "head", "both"}) {
+    const std::string path = tied_folder(folder, form);
+    Finished found = testing::train(decoder_yaml(folder, "{path: " + path + "}"), folder);
+    EXPECT_FALSE(found.parameters.contains(std::string(kHeadName))) << form;
+    const auto again = continued(folder, found.run->output() / "model");
+    EXPECT_TRUE(logits(*again).equal(logits(*found.run))) << form;
+    if (!first) {
+      first = std::move(found);
+      continue;
+    }
+    EXPECT_EQ(found.records.losses(), first->records.losses()) << form;
+    EXPECT_EQ(found.parameters, first->parameters) << form;
+  }
+  const std::string different = tied_folder(folder, "different");
+  EXPECT_THAT(
+      [&] { testing::train(decoder_yaml(folder, "{path: " + different + "}"), folder); },
+      ThrowsMessage<UserError>(AllOf(HasSubstr(different), HasSubstr("the two differ"))));
+}
+
+TEST(Model, AnUntiedFolderNeedsItsHead) {
+  const TestFolder folder;
+  const std::string path = tied_folder(folder, "embedding");
+  nlohmann::json config = nlohmann::json::parse(read_file(path + "/config.json"));
+  config["tie_word_embeddings"] = false;
+  std::ofstream(path + "/config.json") << config;
+  EXPECT_THAT(
+      [&] { testing::train(decoder_yaml(folder, "{path: " + path + "}"), folder); },
+      ThrowsMessage<UserError>(AllOf(
+          HasSubstr(path),
+          HasSubstr("missing"),
+          HasSubstr("lm_head.weight"),
+          HasSubstr("tie_word_embeddings"))));
+}
+
+TEST(Model, ADecoderRefusesAnActivationItDoesNotHave) {
+  const TestFolder folder;
+  EXPECT_THAT(
+      [&] { testing::train(decoder_yaml(folder, "{preset: tiny, hidden_act: tanh}"), folder); },
+      ThrowsMessage<UserError>(AllOf(HasSubstr("model.hidden_act"), HasSubstr("tanh"))));
+}
+
+std::vector<double> layer(
+    const std::map<std::string, std::vector<float>>& parameters,
+    int number,
+    const std::vector<double>& x,
+    bool activated) {
+  const std::string name = "layers." + std::to_string(number);
+  const std::vector<float>& weight = parameters.at(name + ".weight");
+  const std::vector<float>& bias = parameters.at(name + ".bias");
+  std::vector<double> y(bias.begin(), bias.end());
+  for (size_t row = 0; row < y.size(); ++row) {
+    for (size_t column = 0; column < x.size(); ++column) {
+      y[row] += static_cast<double>(weight[row * x.size() + column]) * x[column];
+    }
+    y[row] = activated ? std::tanh(y[row]) : y[row];
+  }
+  return y;
+}
+
+// Two inputs, two hidden layers of 3 with tanh, one output, on the truth table of exclusive or; at a
+// learning rate of 0 the parameters in the folder are those of the loss.
+TEST(Model, AnMlpOnATensorsFileHasTheLossComputedByHand) {
+  const TestFolder folder;
+  const std::vector<float> inputs = {0, 0, 0, 1, 1, 0, 1, 1};
+  const std::vector<float> targets = {0, 1, 1, 0};
+  std::ofstream(folder / "xor.safetensors", std::ios::binary) << safetensors_text(
+      {test_tensor("inputs", "F32", {4, 2}, inputs),
+       test_tensor("targets", "F32", {4, 1}, targets)});
+  const std::string yaml = fmt::format(
+      "model: {{family: mlp, input_size: 2, hidden_size: 3, num_hidden_layers: 2, output_size: 1, "
+      "hidden_act: tanh}}\n"
+      "data: {{files: [{}]}}\n"
+      "training: {{epochs: 1, global_batch_size: 4, micro_batch_size: 2}}\n"
+      "optimizer: {{learning_rate: 0}}\n",
+      folder / "xor.safetensors");
+  const Finished finished = testing::train(yaml, folder);
+  double expected = 0;
+  for (size_t row = 0; row < 4; ++row) {
+    std::vector<double> x = {inputs[2 * row], inputs[2 * row + 1]};
+    x = layer(finished.parameters, 0, x, true);
+    x = layer(finished.parameters, 1, x, true);
+    x = layer(finished.parameters, 2, x, false);
+    expected += (x[0] - targets[row]) * (x[0] - targets[row]) / 4;
+  }
+  ASSERT_EQ(finished.records.all.size(), 1U);
+  EXPECT_GT(expected, 0.01);
+  EXPECT_NEAR(finished.records.all.front().loss, expected, 1e-6);
+  EXPECT_EQ(finished.records.all.front().tokens, 4);
+
+  const Finished trained =
+      testing::train(yaml, folder, {"optimizer.learning_rate=0.05", "training.epochs=200"});
+  EXPECT_LT(trained.records.all.back().loss, 0.01); // it learns the table
+}
+
+} // namespace
+} // namespace palimpsest
