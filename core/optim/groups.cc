@@ -1,46 +1,11 @@
 #include <palimpsest/core/optim/groups.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/pattern.h>
 
 #include <algorithm>
-#include <regex>
 
 namespace palimpsest {
-
-namespace {
-
-// std::regex recurses over its expression: longer ones could overflow the stack.
-constexpr size_t kLongestExpression = 1000;
-
-std::regex compile(const GroupRule& rule) {
-  if (rule.match.size() > kLongestExpression) {
-    throw UserError(
-        "optimizer.groups: a regular expression of {} characters is too long; at most {} are "
-        "allowed",
-        rule.match.size(),
-        kLongestExpression);
-  }
-  try {
-    return std::regex(rule.match);
-  } catch (const std::regex_error& error) {
-    throw UserError(
-        "optimizer.groups: \"{}\" is not a valid regular expression: {}", rule.match, error.what());
-  }
-}
-
-bool matches(const std::string& name, const std::regex& expression, const GroupRule& rule) {
-  try {
-    return std::regex_search(name, expression);
-  } catch (const std::regex_error& error) {
-    throw UserError(
-        "optimizer.groups: \"{}\" cannot be matched against {}: {}",
-        rule.match,
-        name,
-        error.what());
-  }
-}
-
-} // namespace
 
 ParameterGroups::ParameterGroups(
     const std::vector<GroupRule>& rules,
@@ -48,13 +13,13 @@ ParameterGroups::ParameterGroups(
     std::span<const std::string> names)
     : default_{.weight_decay = weight_decay} {
   for (const GroupRule& rule : rules) {
-    const std::regex expression = compile(rule);
+    const Pattern expression("optimizer.groups", rule.match);
     const GroupValues values{
         rule.learning_rate_multiplier, rule.weight_decay.value_or(weight_decay)};
     bool taken_earlier = false;
     bool counts = false;
     for (const std::string& name : names) {
-      if (matches(name, expression, rule)) {
+      if (expression.found_in(name)) {
         (values_.try_emplace(name, values).second ? counts : taken_earlier) = true;
       }
     }

@@ -1,11 +1,11 @@
 #include <palimpsest/memory/recompute/layer_runs.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/pattern.h>
 
 #include <algorithm>
 #include <charconv>
 #include <numeric>
-#include <regex>
 
 namespace palimpsest {
 namespace {
@@ -40,19 +40,11 @@ std::vector<int> named_layers(const ModelCost& model, const std::string& entry) 
     return {index};
   }
   std::vector<int> found;
-  try {
-    const std::regex pattern(entry, std::regex::ECMAScript);
-    for (int layer = 0; layer < count; ++layer) {
-      if (std::regex_match(model.layers[static_cast<size_t>(layer)].name, pattern)) {
-        found.push_back(layer);
-      }
+  const Pattern pattern("activation_checkpointing.recompute", entry);
+  for (int layer = 0; layer < count; ++layer) {
+    if (pattern.matches(model.layers[static_cast<size_t>(layer)].name)) {
+      found.push_back(layer);
     }
-  } catch (const std::regex_error& error) {
-    throw UserError(
-        "activation_checkpointing.recompute: '{}' is neither a layer nor a valid regular "
-        "expression ({})",
-        entry,
-        error.what());
   }
   if (found.empty()) {
     throw UserError(
