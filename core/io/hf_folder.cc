@@ -226,21 +226,10 @@ void HfFolder::forget(std::string_view name) const {
 }
 
 void HfFolder::settle_head(bool tie_word_embeddings) {
-  const bool has_head = tensors_.contains(kHeadName);
+  if (!tie_word_embeddings || !tensors_.contains(kHeadName)) {
+    return;
+  }
   const bool has_embedding = tensors_.contains(kEmbeddingName);
-  if (!tie_word_embeddings) {
-    if (!has_head && has_embedding) {
-      throw UserError(
-          "{}: the tensor {} is missing and config.json does not tie it to the embedding; set "
-          "tie_word_embeddings to true if the model shares them",
-          path_.string(),
-          kHeadName);
-    }
-    return;
-  }
-  if (!has_head) {
-    return;
-  }
   if (has_embedding && !equal_tensors(*this, kHeadName, kEmbeddingName)) {
     throw UserError(
         "{}: config.json ties {} to {}, but the two differ; set tie_word_embeddings to false to "
@@ -264,7 +253,13 @@ void HfFolder::compare_with(std::span<const TensorDeclaration> expected) const {
     names.insert(tensor.name);
     const auto found = tensors_.find(tensor.name);
     if (found == tensors_.end()) {
-      faults.push_back(fmt::format("missing: {} {}", tensor.name, format_shape(tensor.shape)));
+      const bool tied_elsewhere = tensor.name == kHeadName && tensors_.contains(kEmbeddingName);
+      faults.push_back(fmt::format(
+          "missing: {} {}{}",
+          tensor.name,
+          format_shape(tensor.shape),
+          tied_elsewhere ? "; set tie_word_embeddings in config.json if it is the embedding's"
+                         : ""));
     } else if (found->second.tensor.shape != tensor.shape) {
       faults.push_back(fmt::format(
           "wrong shape: {} is {}, config.json asks for {}",

@@ -74,8 +74,7 @@ class HfFolder {
 
   /// Brings embedding and head into one form. Tied: the folder may hold the embedding, the head or
   /// both with equal bytes, and afterwards tensors() holds the embedding only; both with different
-  /// values is a UserError, since training would silently drop one of them. Not tied: a folder
-  /// without a head is a UserError.
+  /// values is a UserError, since training would silently drop one of them. Not tied: nothing to do.
   void settle_head(bool tie_word_embeddings);
 
   /// UserError listing at once every tensor that is missing, unexpected, or of another shape.

@@ -153,9 +153,17 @@ TEST(HfFolder, TiedHeadInEveryForm) {
 TEST(HfFolder, UntiedModelNeedsItsHead) {
   const SmallFolder small({{std::string(kEmbeddingName), "abcdefgh"}});
   HfFolder folder(small.folder.path());
+  folder.settle_head(false);
+  const std::vector<TensorDeclaration> expected = {
+      {std::string(kEmbeddingName), StoredDtype::F32, {2}},
+      {std::string(kHeadName), StoredDtype::F32, {2}},
+      {"model.norm.weight", StoredDtype::F32, {1}}};
   EXPECT_THAT(
-      message_of<UserError>([&] { folder.settle_head(false); }),
-      AllOf(HasSubstr("lm_head.weight is missing"), HasSubstr("tie_word_embeddings")));
+      message_of<UserError>([&] { folder.compare_with(expected); }),
+      AllOf(
+          HasSubstr("2 faults"),
+          HasSubstr("missing: lm_head.weight [2]; set tie_word_embeddings"),
+          HasSubstr("missing: model.norm.weight [1]")));
 }
 
 TEST(HfFolder, TiedShardsLoseTheHeadFromFilesAndIndex) {
