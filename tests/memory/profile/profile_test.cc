@@ -10,7 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -18,6 +21,45 @@ namespace {
 using testing::Counts;
 using testing::scalar_chain;
 using testing::token_losses;
+
+/// y = x + x; its tape lists its input, and one tensor of its own twice.
+class DoubleBlock final : public Block {
+ public:
+  class DoubleTape final : public Tape {
+   public:
+    explicit DoubleTape(const at::Tensor& x)
+        : input_(x), own_(x.clone()), view_(own_.narrow(1, 0, 1)) {}
+    Tensors backward(TensorSpan, TensorSpan grads, BackwardPart part, const BlockContext&)
+        override {
+      return part == BackwardPart::kWeight ? Tensors{} : Tensors{grads[0] + grads[0]};
+    }
+    std::vector<at::Tensor*> tensors() override {
+      return {&input_, &own_, &view_};
+    }
+
+   private:
+    at::Tensor input_;
+    at::Tensor own_;
+    at::Tensor view_;
+  };
+  ForwardResult forward(TensorSpan inputs, const ForwardRequest& request, const BlockContext&)
+      override {
+    ForwardResult result;
+    if (!request.yields.empty()) {
+      result.values = {inputs[0] + inputs[0]};
+    }
+    if (request.tape != TapeMode::kNone) {
+      result.tape = std::make_unique<DoubleTape>(inputs[0]);
+    }
+    return result;
+  }
+  double forward_flops(TensorSpan inputs) const override {
+    return static_cast<double>(inputs[0].numel());
+  }
+  std::string kind() const override {
+    return "double";
+  }
+};
 
 class ProfileTest : public ::testing::Test {
  protected:
@@ -111,6 +153,15 @@ TEST_F(ProfileTest, FrozenUnitsHaveNoGradientAndNoState) {
   EXPECT_EQ(cost.units[0].state_bytes, 0);
   EXPECT_FALSE(cost.units[1].frozen);
   EXPECT_EQ(cost.units[1].state_bytes, 12 * (4 + 4));
+}
+
+TEST_F(ProfileTest, ATapesBytesAreItsOwnStoragesOnce) {
+  Counts counts;
+  Chain chain = scalar_chain(1, {0}, counts);
+  chain.blocks.front().block = std::make_unique<DoubleBlock>();
+  const ModelCost cost = profile(chain, token_losses({1, 2, 3}), memory_, {});
+  EXPECT_EQ(cost.blocks[0].full_bytes, 12);
+  EXPECT_EQ(cost.blocks[0].lean_bytes, 12);
 }
 
 TEST_F(ProfileTest, RunsEachDistinctBlockOnceHoweverMany) {
