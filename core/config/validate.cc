@@ -289,7 +289,8 @@ class Validator {
           name("model.rope_scaling.high_freq_factor"),
           number_text(model.rope_scaling().high_freq_factor())));
     }
-    if (config_.data().sequence_length() > model.max_position_embeddings()) {
+    const bool stretches = model.rope_scaling().rope_type() == "dynamic";
+    if (!stretches && config_.data().sequence_length() > model.max_position_embeddings()) {
       problem(fmt::format(
           "{} {} is longer than {} {}",
           name("data.sequence_length"),

@@ -35,6 +35,13 @@ Sources open_text(const Paths& paths, const DataSettings& settings, Notes& notes
 Sources open_tensors(const Paths& paths, const DataSettings& settings, Notes& notes) {
   Sources sources;
   for (const auto& path : paths) {
+    if (settings.vocabulary_size == 0 && settings.sequence_length.has_value()) {
+      throw UserError(
+          "data.sequence_length: {} is given, but {} holds features, which have none; leave the "
+          "key out",
+          *settings.sequence_length,
+          path.string());
+    }
     if (settings.vocabulary_size > 0) {
       sources.push_back(std::make_unique<TokenTensorsFile>(
           path, settings.sequence_length, settings.vocabulary_size, notes));

@@ -26,7 +26,7 @@ struct DataFile {
 struct DataSettings {
   std::vector<DataFile> files = {};
   std::optional<int64_t> sequence_length =
-      std::nullopt; ///< needed by tokens and text; tensors carry their own
+      std::nullopt; ///< needed by tokens and text; tensors carry their own, features have none
   int64_t vocabulary_size = 0;
   int64_t input_size = 0;
   int64_t output_size = 0;

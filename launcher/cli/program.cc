@@ -4,15 +4,19 @@
 #include <palimpsest/launcher/cli/verb.h>
 
 #include <CLI/CLI.hpp>
+#include <c10/util/Exception.h>
 
 #include <cstdio>
 #include <exception>
+#include <filesystem>
+#include <new>
 #include <string>
 #include <vector>
 
 namespace palimpsest {
 namespace {
 
+constexpr int kEnvironmentError = 1;
 constexpr int kUsageError = 2;
 constexpr int kUnexpectedError = 70;
 
@@ -61,6 +65,22 @@ int run_program(int count, const char* const* arguments) {
   } catch (const Error& error) {
     std::fprintf(stderr, "palimpsest: %s\n", error.what());
     return error.exit_code();
+  } catch (const c10::OutOfMemoryError& error) {
+    std::fprintf(stderr, "palimpsest: %s\n", error.what_without_backtrace());
+    return kEnvironmentError;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "palimpsest: out of memory: the system gives no more\n");
+    return kEnvironmentError;
+  } catch (const std::filesystem::filesystem_error& error) {
+    std::fprintf(
+        stderr,
+        "palimpsest: cannot use %s: %s\n",
+        error.path1().c_str(),
+        error.code().message().c_str());
+    return kEnvironmentError;
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "palimpsest: unexpected error: %s\n", error.what_without_backtrace());
+    return kUnexpectedError;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "palimpsest: unexpected error: %s\n", error.what());
     return kUnexpectedError;

@@ -1,11 +1,13 @@
 #include <palimpsest/launcher/cli/progress.h>
 
 #include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 
 namespace palimpsest {
@@ -33,7 +35,10 @@ void Progress::step_end(const StepRecord& record) {
   last_ = record;
   peak_device_bytes_ = std::max(peak_device_bytes_, record.peak_device_bytes);
   tokens_ += record.tokens;
+  ++done_;
   skipped_ += record.skipped ? 1 : 0;
+  const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+  not_finite_ += record.skipped && !finite ? 1 : 0;
   const bool end = record.step == steps_;
   if (every_ == 0) {
     return;
@@ -43,6 +48,20 @@ void Progress::step_end(const StepRecord& record) {
   } else if (end || record.step == 1 || record.step % every_ == 0) {
     out_ << line(record) << std::endl;
   }
+}
+
+void Progress::require_update() const {
+  if (done_ == 0 || skipped_ < done_) {
+    return;
+  }
+  throw UserError(
+      "training: all {} steps were skipped ({} with a loss or gradient that is not finite, {} "
+      "without a target), so nothing was learned and no model is written; {}",
+      done_,
+      not_finite_,
+      skipped_ - not_finite_,
+      not_finite_ > 0 ? "check the model's weights and model.initializer_range"
+                      : "check the labels");
 }
 
 std::string Progress::bar(const StepRecord& record) const {
@@ -106,9 +125,12 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
       format_bytes(last_.peak_rss_bytes - baseline_rss - peak_device_bytes_));
   if (skipped_ > 0) {
     text += fmt::format(
-        "warning: {} of {} steps were skipped, without a target or not finite\n",
+        "warning: {} of {} steps were skipped: {} with a loss or gradient that is not finite, {} "
+        "without a target\n",
         skipped_,
-        last_.step);
+        last_.step,
+        not_finite_,
+        skipped_ - not_finite_);
   }
   return text;
 }

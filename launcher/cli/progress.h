@@ -23,6 +23,9 @@ class Progress final : public Observer {
 
   void step_end(const StepRecord& record) override;
 
+  /// UserError where all steps were skipped, so that nothing was learned.
+  void require_update() const;
+
   /// The end of a run: losses, rate, skipped steps, the predicted peak beside the measured one, and
   /// what of the process's memory was not tracked. `baseline_rss`: bytes resident before the run.
   std::string summary(const PlanReport& report, int64_t baseline_rss) const;
@@ -40,7 +43,9 @@ class Progress final : public Observer {
   StepRecord last_;
   int64_t peak_device_bytes_ = 0;
   int64_t tokens_ = 0;
+  int64_t done_ = 0;
   int64_t skipped_ = 0;
+  int64_t not_finite_ = 0; // of the skipped ones; the others had no target
 };
 
 } // namespace palimpsest

@@ -36,6 +36,7 @@ void train(const TrainOptions& options) {
   Progress progress(
       run.batches().step_count(), quiet ? 0 : run.config().logging().every(), std::cout);
   run.train({&progress});
+  progress.require_update();
   const std::filesystem::path folder = run.write_model();
   std::cout << progress.summary(run.full_report(), baseline) << "model: " << folder.string()
             << "\n";

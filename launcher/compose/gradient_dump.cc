@@ -1,39 +1,49 @@
 #include <palimpsest/launcher/compose/gradient_dump.h>
 
-#include <palimpsest/core/io/safetensors.h>
-
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace palimpsest {
+namespace {
+
+std::vector<TensorDeclaration> trainable_tensors(const Chain& chain) {
+  std::vector<TensorDeclaration> declarations;
+  for (const auto& unit : chain.units) {
+    if (unit->trainable()) {
+      for (const Parameter& parameter : unit->parameters()) {
+        declarations.push_back({parameter.name, StoredDtype::F32, parameter.shape});
+      }
+    }
+  }
+  return declarations;
+}
+
+} // namespace
+
+GradientDump::GradientDump(std::filesystem::path file, const Chain& chain)
+    : chain_(chain), writer_(std::move(file), trainable_tensors(chain)) {}
 
 void GradientDump::op_begin(size_t /*index*/, const Op& op) {
   if (done_ || op.kind != OpKind::kAgree) {
     return;
   }
   done_ = true;
-  std::vector<TensorDeclaration> declarations;
   std::map<std::string, at::Tensor> gradients;
   for (const auto& unit : chain_.units) {
-    if (!unit->trainable()) {
-      continue;
-    }
-    for (size_t index = 0; index < unit->parameters().size(); ++index) {
-      const Parameter& parameter = unit->parameters()[index];
-      declarations.push_back({parameter.name, StoredDtype::F32, parameter.shape});
-      gradients[parameter.name] = unit->grad_view(index);
+    for (size_t index = 0; unit->trainable() && index < unit->parameters().size(); ++index) {
+      gradients[unit->parameters()[index].name] = unit->grad_view(index);
     }
   }
-  SafetensorsWriter writer(file_, std::move(declarations));
-  for (const StoredTensor& tensor : writer.tensors()) {
+  for (const StoredTensor& tensor : writer_.tensors()) {
     const at::Tensor& gradient = gradients.at(tensor.name);
-    writer.write(
+    writer_.write(
         tensor.name,
         {static_cast<const std::byte*>(gradient.const_data_ptr()),
          static_cast<size_t>(tensor.bytes())});
   }
-  writer.commit();
+  writer_.commit();
 }
 
 } // namespace palimpsest

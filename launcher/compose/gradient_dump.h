@@ -7,24 +7,24 @@
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/contracts/observer.h>
+#include <palimpsest/core/io/safetensors.h>
 
 #include <filesystem>
-#include <utility>
 
 namespace palimpsest {
 
 class GradientDump final : public Observer {
  public:
+  /// Opens the file, so that an unwritable one is known before the first step: EnvironmentError.
   /// The chain outlives the dump.
-  GradientDump(std::filesystem::path file, const Chain& chain)
-      : file_(std::move(file)), chain_(chain) {}
+  GradientDump(std::filesystem::path file, const Chain& chain);
 
   /// At the first AGREE, where all gradients are complete and none is clipped.
   void op_begin(size_t index, const Op& op) override;
 
  private:
-  std::filesystem::path file_;
   const Chain& chain_;
+  SafetensorsWriter writer_;
   bool done_ = false;
 };
 

@@ -124,6 +124,17 @@ Model::Model(const RunConfig& config) {
   chain_ = family_functions_.build(settings_);
 }
 
+void Model::check_length(int64_t positions) const {
+  const bool stretches = settings_.decoder.rope.type == RopeType::Dynamic;
+  if (reads_tokens() && !stretches && positions > max_positions()) {
+    throw UserError(
+        "data.sequence_length: samples have {} tokens, but the model's max_position_embeddings is "
+        "{}; make them shorter, or raise it together with a rotary embedding that is scaled",
+        positions,
+        max_positions());
+  }
+}
+
 std::string Model::description() const {
   const std::string dtype =
       settings_.decoder_options.compute == at::kBFloat16 ? "bf16 with fp32 master" : "fp32";

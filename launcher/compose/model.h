@@ -42,6 +42,9 @@ class Model {
   int64_t max_positions() const {
     return settings_.decoder.max_position_embeddings;
   }
+  /// UserError for samples of more positions than the model is made for; a dynamic rotary embedding
+  /// stretches to any length.
+  void check_length(int64_t positions) const;
   int64_t input_size() const {
     return reads_tokens() ? 0 : settings_.mlp.widths.front();
   }

@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/compose/run.h>
 
+#include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/data/open_data.h>
@@ -81,6 +82,48 @@ std::vector<GroupRule> group_rules(const RunConfig::Optimizer& config) {
   return rules;
 }
 
+/// Asking for more than there is would end in the system killing a process of its choice.
+void require_memory(int64_t bytes, std::string_view purpose) {
+  const int64_t available = Device::cpu().available_memory();
+  if (bytes > available) {
+    throw EnvironmentError(
+        "out of memory: {} takes {}, but {} are available; make the model or the micro-batch "
+        "smaller",
+        purpose,
+        format_bytes(bytes),
+        format_bytes(available));
+  }
+}
+
+/// A block is measured with its weights, their gradients and a working copy.
+int64_t bytes_to_measure(const Chain& chain) {
+  int64_t largest = 0;
+  for (const auto& unit : chain.units) {
+    largest = std::max(largest, unit->numel());
+  }
+  return 3 * largest * static_cast<int64_t>(sizeof(float));
+}
+
+/// What a new run would replace, or could not; known before the first step.
+void check_output(const std::filesystem::path& folder, bool restart) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path model = folder / "model";
+  if (!restart && (fs::exists(folder / "metrics.jsonl", error) || fs::exists(model, error))) {
+    throw UserError(
+        "training.output: {} already holds a run; give another folder, or training.restart=true "
+        "to begin it anew",
+        folder.string());
+  }
+  if (fs::exists(model, error) && !fs::is_directory(model, error)) {
+    throw UserError(
+        "training.output: {} is a file, where the folder of the trained model belongs; remove it "
+        "or give another folder",
+        model.string());
+  }
+  check_writable_folder(folder);
+}
+
 std::vector<std::string> trainable_names(const Chain& chain) {
   std::vector<std::string> names;
   for (const auto& unit : chain.units) {
@@ -104,6 +147,7 @@ Run::Run(RunConfig config)
                                        : Device::cpu().threads());
   model_.emplace(config_);
   OpenedData data = open_data(data_settings(config_, *model_));
+  model_->check_length(data.samples->input_size());
   notes_ = std::move(data.notes);
   BatchSettings settings{.global_batch_size = batch_.global, .micro_batch_size = batch_.micro};
   settings.epochs = config_.training().epochs();
@@ -116,6 +160,7 @@ Run::Run(RunConfig config)
   batches_ = std::make_unique<StepBatches>(std::move(data.samples), settings);
   std::ranges::copy(batches_->notes(), std::back_inserter(notes_));
   make_optimizer_parts();
+  require_memory(bytes_to_measure(model_->chain()), "measuring the largest block");
   const StepBatch first = batches_->load(0);
   plans_.emplace(
       config_,
@@ -162,14 +207,8 @@ const PlanReport& Run::full_report() {
 }
 
 void Run::prepare() {
-  const std::filesystem::path folder = output();
-  if (std::filesystem::exists(folder / "metrics.jsonl") && !config_.training().restart()) {
-    throw UserError(
-        "training.output: {} already holds a run; give another folder, or training.restart=true "
-        "to begin it anew",
-        folder.string());
-  }
-  check_writable_folder(folder);
+  check_output(output(), config_.training().restart());
+  require_memory(full_report().peak(TierId::kDevice), "a step");
   store_ = std::make_unique<LocalParamStore>(
       model_->chain().units,
       LocalParamStore::Layout{.moment_count = optimizer_->moment_count()},

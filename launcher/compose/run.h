@@ -66,14 +66,15 @@ class Run {
   }
 
   /// Claims the output folder, allocates the states and fills the parameters. UserError where the
-  /// folder holds another run's files and training.restart is not set.
+  /// folder holds a run's metrics.jsonl or model and training.restart is not set; EnvironmentError
+  /// where it cannot be written, or the plan needs more memory than is available.
   void prepare();
 
   /// All steps. Records go to metrics.jsonl in the output folder and to the observers.
   void train(const std::vector<Observer*>& observers);
 
   /// The first step's accumulated gradients, before clipping, will be written to this safetensors
-  /// file under the parameters' global names. Call before train().
+  /// file under the parameters' global names. Opens it, so an unwritable one is known now. Call before train().
   void dump_gradients(std::filesystem::path file);
 
   /// The likeliest token after `ids`, by the parameters as they are now.

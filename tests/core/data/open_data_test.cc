@@ -66,6 +66,9 @@ TEST(OpenData, RefusesWhatDoesNotFit) {
       {.files = {{"a.bin"}}, .sequence_length = 4, .input_size = 2, .output_size = 1},
       "the model reads features");
   refused({.files = {{three}}, .input_size = 2, .output_size = 1}, "no tensor inputs");
+  refused(
+      {.files = {{three}}, .sequence_length = 4, .input_size = 2, .output_size = 1},
+      "data.sequence_length: 4 is given, but");
 }
 
 /// Random damage to valid files: opened and readable, or refused with a message; never anything else.

@@ -1,0 +1,41 @@
+// What a run says of itself when it could not learn.
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/launcher/cli/progress.h>
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <sstream>
+
+namespace palimpsest::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(SkippedRun, IsRefusedOnlyWhenNoStepCounted) {
+  std::ostringstream out;
+  Progress progress(3, 0, out);
+  const StepRecord no_target{.step = 1, .skipped = true};
+  const StepRecord not_finite{.step = 2, .loss = std::nan(""), .skipped = true};
+  progress.require_update(); // nothing has run
+  progress.step_end(no_target);
+  progress.step_end(not_finite);
+  try {
+    progress.require_update();
+    ADD_FAILURE() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_THAT(
+        error.what(),
+        AllOf(
+            HasSubstr("all 2 steps were skipped"),
+            HasSubstr("1 with a loss or gradient that is not finite, 1 without a target"),
+            HasSubstr("no model is written")));
+  }
+  progress.step_end({.step = 3});
+  progress.require_update();
+}
+
+} // namespace
+} // namespace palimpsest::testing
