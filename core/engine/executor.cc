@@ -44,7 +44,7 @@ class StepRun {
         observer->op_begin(index, plan[index]);
       }
       effects(plan[index], job_, effects_);
-      table_.prepare(plan[index], effects_);
+      table_.prepare(effects_);
       if (is_compute(plan[index].kind)) {
         adopt_openmp_workers(services_.memory); // a library may have replaced some since
       }
@@ -76,7 +76,6 @@ class StepRun {
       case OpKind::kReduce:
         return issued(params.reduce(op.unit, op.mbs, op.axis));
       case OpKind::kStash:
-        table_.stashed(op.slot);
         return issued(service(services_.slots).stash(op.slot, op.tier, table_.tensors(op.slot)));
       case OpKind::kFetch:
         return issued(service(services_.slots).fetch(op.slot, op.tier, table_.tensors(op.slot)));
@@ -155,6 +154,7 @@ class StepRun {
   void agree() {
     Agreement mine{.finite = true, .norm_parts = {}, .losses = losses_};
     for (const int unit : job_.trained_units(pipeline_rank_)) {
+      table_.await({job_.gradient(unit), TierId::kDevice}); // a REDUCE may still write it
       const auto parts = services_.norm.measure(services_.params.shard(unit).gradient);
       mine.norm_parts.insert(mine.norm_parts.end(), parts.begin(), parts.end());
     }
@@ -186,6 +186,7 @@ class StepRun {
     for (const ChainBlock& entry : chain_.blocks) {
       entry.block->commit(keep);
     }
+    chain_.terminal->commit(keep);
   }
 
   // ---- operands
@@ -212,6 +213,12 @@ class StepRun {
   void add_gradients(const std::vector<ValueRef>& reads, const Tensors& grads, int mb) {
     const std::vector<bool> needed = graded(reads);
     for (size_t number = 0; number < grads.size(); ++number) {
+      for (size_t other = 0; other < number; ++other) {
+        const bool both = grads[number].defined() && grads[other].defined();
+        check(
+            !both || !grads[number].is_alias_of(grads[other]),
+            "a block returned one tensor as the gradient of two inputs");
+      }
       if (needed[number]) {
         table_.add(grad_slot(reads[number], mb), grads[number]);
       }

@@ -6,7 +6,8 @@
 //   StepOutcome outcome = executor.run(plan, job, {.batches = batches, .loss_scale = 1.0 / targets});
 //
 // An operation waits for an operand only when it uses it; a DROP also for outstanding readers. If
-// anything throws in the middle of a step, its slots are freed and nothing persistent has changed.
+// anything throws before AGREE, the step's slots are freed and nothing persistent has changed;
+// after it, units may be updated or not, and the run cannot go on.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/contracts/observer.h>
@@ -56,8 +57,8 @@ class Executor {
 
   Executor(Chain& chain, Services services);
 
-  /// Runs one optimizer step, or an evaluation where the job is not training. `pipeline_rank` is the
-  /// rank whose plan this is.
+  /// Runs one optimizer step, or an evaluation where the job is not training. `pipeline_rank` is
+  /// the rank whose plan this is.
   StepOutcome run(
       const StepPlan& plan,
       const Job& job,

@@ -15,21 +15,38 @@ SlotTable::~SlotTable() {
   }
 }
 
-void SlotTable::prepare(const Op& op, const std::vector<Effect>& effects) {
+namespace {
+
+using Tickets = std::unordered_multimap<Place, std::shared_ptr<Ticket>>;
+
+void settle(Tickets& tickets, const Place& place) {
+  const auto [first, last] = tickets.equal_range(place);
+  std::for_each(first, last, [](auto& entry) { entry.second->wait(); });
+  tickets.erase(first, last);
+}
+
+} // namespace
+
+void SlotTable::prepare(const std::vector<Effect>& effects) {
   for (const auto& [place, use] : effects) {
+    if (use == Use::kChanges || use == Use::kFrees) {
+      settle(readers_, place);
+    }
+    await(place);
     const Slot& slot = place.slot;
-    if (use == Use::kChanges || use == Use::kFrees || op.kind == OpKind::kFetch) {
-      const auto [first, last] = readers_.equal_range(slot);
-      std::for_each(first, last, [](auto& reader) { reader.second->wait(); });
-      readers_.erase(slot);
-    }
-    if (const auto arrival = arriving_.find(slot); arrival != arriving_.end()) {
-      arrival->second->wait();
-      arriving_.erase(arrival);
-    }
     const bool gradient = slot.kind == SlotKind::kGradBuffer || slot.kind == SlotKind::kGradShard;
     if (use == Use::kAdds && gradient && open_.insert(slot).second) {
       params_.open(slot);
+    }
+  }
+}
+
+void SlotTable::await(const Place& place) {
+  settle(arriving_, place);
+  const auto found = held_.find(place.slot);
+  if (found != held_.end()) {
+    for (const at::Tensor& part : std::exchange(found->second.parts, {})) {
+      found->second.tensor.add_(part);
     }
   }
 }
@@ -41,11 +58,8 @@ void SlotTable::in_flight(Ticket ticket, const std::vector<Effect>& effects) {
   }
   const auto shared = std::make_shared<Ticket>(std::move(ticket));
   for (const auto& [place, use] : effects) {
-    if (use == Use::kReads || use == Use::kSpends) {
-      readers_.emplace(place.slot, shared);
-    } else {
-      arriving_[place.slot] = shared;
-    }
+    const bool reads = use == Use::kReads || use == Use::kSpends;
+    (reads ? readers_ : arriving_).emplace(place, shared);
   }
 }
 
@@ -60,12 +74,16 @@ at::Tensor& SlotTable::tensor(const Slot& slot) {
 }
 
 at::Tensor& SlotTable::receive(const Slot& slot) {
-  return held_[slot].tensor;
+  Held& target = held_[slot];
+  return target.tensor.defined() ? target.parts.emplace_back() : target.tensor;
 }
 
 std::unique_ptr<Tape> SlotTable::take_tape(const Slot& slot) {
   std::unique_ptr<Tape> tape = std::move(held(slot).tape);
   check(tape != nullptr, "{} is used twice", to_text(slot));
+  if (const auto away = away_.find(slot); away != away_.end()) {
+    away->second.clear(); // the tensors go with the tape, and are no longer this slot's to drop
+  }
   return tape;
 }
 
@@ -97,12 +115,20 @@ void SlotTable::add(const Slot& slot, const at::Tensor& gradient) {
   }
 }
 
-std::vector<at::Tensor*> SlotTable::tensors(const Slot& slot) {
-  if (!per_micro_batch(slot.kind)) {
-    return params_.tensors(slot);
+const std::vector<at::Tensor*>& SlotTable::tensors(const Slot& slot) {
+  const auto [entry, fresh] = away_.try_emplace(slot);
+  std::vector<at::Tensor*>& list = entry->second;
+  if (!fresh) {
+    return list;
   }
-  Held& found = held(slot);
-  return found.tape != nullptr ? found.tape->tensors() : std::vector<at::Tensor*>{&found.tensor};
+  if (!per_micro_batch(slot.kind)) {
+    list = params_.tensors(slot);
+  } else if (Held& found = held(slot); found.tape != nullptr) {
+    list = found.tape->tensors();
+  } else {
+    list = {&found.tensor};
+  }
+  return list;
 }
 
 void SlotTable::drop(const Slot& slot, TierId tier, SlotStore* slots) {
@@ -110,8 +136,8 @@ void SlotTable::drop(const Slot& slot, TierId tier, SlotStore* slots) {
     check(slots != nullptr, "{} was never stashed", to_text(slot));
     slots->drop(slot, tier);
     away_.erase(slot);
-  } else if (away_.contains(slot)) {
-    for (at::Tensor* tensor : tensors(slot)) {
+  } else if (const auto away = away_.find(slot); away != away_.end()) {
+    for (at::Tensor* tensor : away->second) {
       *tensor = at::Tensor(); // the shell stays, to be fetched into
     }
   } else if (per_micro_batch(slot.kind)) {

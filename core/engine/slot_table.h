@@ -2,11 +2,11 @@
 
 // What is live on the device in one run of a plan, and what is still in flight.
 //
-//   SlotTable table(services.params, memory);
-//   table.prepare(op, effects(op, job));              // waits for operands, begins gradients
+//   SlotTable table(params);
+//   table.prepare(effects);                           // waits for operands, begins gradients
 //   table.keep(slot, tensor);                         // a slot begins
-//   table.in_flight(store.gather(unit));              // whoever uses the operands waits for it
-//   table.drop(op, slot_store);
+//   table.in_flight(params.gather(unit), effects);    // whoever uses the operands waits for it
+//   table.drop(slot, TierId::kDevice, slot_store);
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/contracts/param_store.h>
@@ -30,15 +30,20 @@ class SlotTable {
   /// Waits for what is in flight and closes the gradients that a failed step left open.
   ~SlotTable();
 
-  /// Before an operation: waits for its operands' arrival, for outstanding readers of what it changes
-  /// or frees, and begins the gradients that it is the first to add to.
-  void prepare(const Op& op, const std::vector<Effect>& effects);
+  /// Before an operation: waits for its operands' arrival, for outstanding readers of what it
+  /// changes or frees, and begins the gradients that it is the first to add to.
+  void prepare(const std::vector<Effect>& effects);
 
   /// After an operation was issued: notes which of its operands arrive later, or are still read.
   void in_flight(Ticket ticket, const std::vector<Effect>& effects);
 
-  /// The tensor of a live value or gradient, for reading or for receiving into.
+  /// Waits until what arrives at a place is there.
+  void await(const Place& place);
+
+  /// The tensor of a live value or gradient.
   at::Tensor& tensor(const Slot& slot);
+  /// Where a slot of another rank arrives. A gradient that is live already gets a part of its own,
+  /// added when somebody uses the slot.
   at::Tensor& receive(const Slot& slot);
   /// The tape leaves the table; its slot stays until DROP.
   std::unique_ptr<Tape> take_tape(const Slot& slot);
@@ -50,26 +55,26 @@ class SlotTable {
   /// Adds to a gradient, or begins it.
   void add(const Slot& slot, const at::Tensor& gradient);
 
-  /// What a slot consists of: to be written to another tier, or filled from it.
-  std::vector<at::Tensor*> tensors(const Slot& slot);
-  void stashed(const Slot& slot) {
-    away_.insert(slot);
-  }
+  /// What a slot consists of: to be written to another tier, or filled from it. The list stays the
+  /// same while there is a copy on another tier, since a tape that is dropped here no longer knows
+  /// what it had.
+  const std::vector<at::Tensor*>& tensors(const Slot& slot);
   void drop(const Slot& slot, TierId tier, SlotStore* slots);
 
  private:
   struct Held {
     at::Tensor tensor;
     std::unique_ptr<Tape> tape;
+    std::vector<at::Tensor> parts; // received, to be added
   };
   Held& held(const Slot& slot);
 
   ParamStore& params_;
   std::unordered_map<Slot, Held> held_; // slots of blocks
   std::unordered_set<Slot> open_; // gradient slots of the store
-  std::unordered_set<Slot> away_; // with a copy on another tier
-  std::unordered_map<Slot, std::shared_ptr<Ticket>> arriving_;
-  std::unordered_multimap<Slot, std::shared_ptr<Ticket>> readers_;
+  std::unordered_map<Slot, std::vector<at::Tensor*>> away_; // with a copy on another tier
+  std::unordered_multimap<Place, std::shared_ptr<Ticket>> arriving_;
+  std::unordered_multimap<Place, std::shared_ptr<Ticket>> readers_;
 };
 
 } // namespace palimpsest

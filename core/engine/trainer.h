@@ -1,6 +1,7 @@
 #pragma once
 
-// A run, step by step: takes the micro-batches, settles the one denominator, runs the plan, reports.
+// A run, step by step: takes the micro-batches, settles the one denominator, runs the plan,
+// reports.
 //
 //   Trainer trainer(executor, plan_for, source, memory, {.seed = 42, .learning_rate = schedule});
 //   trainer.run(observers);

@@ -8,20 +8,24 @@
 //       .function = [](const AutogradCall& call) -> Tensors { return {call.inputs[0] * call.parameters[0]}; },
 //       .parameters = made.refs});
 //
-// The function sees its inputs and parameters as leaves and must do everything that needs a gradient in LibTorch
-// operations. Inputs are not to be changed in place. Randomness comes from kernels::dropout_factors and the context,
-// never from LibTorch's generators, so that a recompute repeats it.
+// The function sees its inputs and parameters as leaves and must do everything that needs a
+// gradient in LibTorch operations. Inputs are not to be changed in place. Randomness comes from
+// kernels::dropout_factors and the context, never from LibTorch's generators, so that a recompute
+// repeats it.
 //
-// The tape owns what autograd saved, except views of parameters and of the declared inputs (saved_tensors.h). Autograd
-// cannot say what is cheap to redo, so a lean tape is a full one. Parameters' gradients are added into the units' fp32
-// buffers by autograd itself; an operation on bf16 still computes its own contribution in bf16.
+// The tape owns what autograd saved, except views of parameters and of the declared inputs
+// (saved_tensors.h). Autograd cannot say what is cheap to redo, so a lean tape is a full one.
+// Parameters' gradients are added into the units' fp32 buffers by autograd itself; an operation on
+// bf16 still computes its own contribution in bf16.
 //
-// part = kInput runs the whole backward and keeps the parameters' gradients (fp32, as large as the parameters) in the
-// tape; kWeight adds them: the same bits as kBoth, but nothing is deferred except the addition.
+// part = kInput runs the whole backward and keeps the parameters' gradients (fp32, as large as the
+// parameters) in the tape; kWeight adds them: the same bits as kBoth, but nothing is deferred
+// except the addition.
 //
-// Buffers (running statistics, counters) are changed in place by the function. The first forward of a micro-batch in a
-// step starts from what the one before left; a recompute starts from the same values and its changes are thrown away;
-// commit(true) makes the step's changes persistent, commit(false) drops them. Outside training they stay as they are.
+// Buffers (running statistics, counters) are changed in place by the function. The first forward of
+// a micro-batch in a step starts from what the one before left; a recompute starts from the same
+// values and its changes are thrown away; commit(true) makes the step's changes persistent,
+// commit(false) drops them. Outside training they stay as they are.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/models/param_ref.h>
@@ -49,7 +53,8 @@ struct AutogradSpec {
   AutogradFunction function;
   std::vector<ParamRef> parameters = {};
   Tensors buffers = {}; // their first values
-  /// By read: whether it is among ChainBlock::saves, so that the tape does not own it. Empty: all are.
+  /// By read: whether it is among ChainBlock::saves, so that the tape does not own it. Empty: all
+  /// are.
   std::vector<bool> saved_inputs = {};
   /// Block::forward_flops; 0 where absent.
   std::function<double(TensorSpan)> flops = {};
@@ -93,6 +98,9 @@ class AutogradTerminal : public TerminalBlock {
   }
   std::string kind() const override {
     return block_.kind();
+  }
+  void commit(bool keep) override {
+    block_.commit(keep);
   }
 
  private:

@@ -106,8 +106,8 @@ class SlotTableTest : public ::testing::Test {
   Ticket pending() {
     return Ticket(std::make_unique<Pending>(waits_));
   }
-  void prepare(OpKind kind, const Slot& slot, Use use) {
-    table_.prepare({.kind = kind}, {{{slot}, use}});
+  void prepare(const Slot& slot, Use use) {
+    table_.prepare({{{slot}, use}});
   }
   int64_t activations() const {
     return memory_.usage(Category::kActivations).live;
@@ -125,21 +125,21 @@ class SlotTableTest : public ::testing::Test {
 };
 
 TEST_F(SlotTableTest, AGradientBeginsWithItsFirstAdditionAndEndsWithItsDrop) {
-  prepare(OpKind::kBackward, gradient_, Use::kReads);
+  prepare(gradient_, Use::kReads);
   EXPECT_THAT(store_.opened, IsEmpty());
-  prepare(OpKind::kBackward, gradient_, Use::kAdds);
-  prepare(OpKind::kBackward, gradient_, Use::kAdds);
+  prepare(gradient_, Use::kAdds);
+  prepare(gradient_, Use::kAdds);
   EXPECT_THAT(store_.opened, ElementsAre(2));
   table_.drop(gradient_, TierId::kDevice, nullptr);
   EXPECT_THAT(store_.closed, ElementsAre(2));
-  prepare(OpKind::kBackward, gradient_, Use::kAdds); // the next step's
+  prepare(gradient_, Use::kAdds); // the next step's
   EXPECT_THAT(store_.opened, ElementsAre(2, 2));
 }
 
 TEST_F(SlotTableTest, AFailedStepsGradientsAreClosed) {
   {
     SlotTable table(store_);
-    table.prepare({.kind = OpKind::kBackward}, {{{gradient_}, Use::kAdds}});
+    table.prepare({{{gradient_}, Use::kAdds}});
     table.in_flight(pending(), {{{gradient_}, Use::kReads}});
     EXPECT_EQ(waits_, 0);
   }
@@ -150,11 +150,11 @@ TEST_F(SlotTableTest, AFailedStepsGradientsAreClosed) {
 TEST_F(SlotTableTest, AnArrivalIsWaitedForOnceAndOnlyByItsUser) {
   const Slot other{SlotKind::kValue, 4, 0, 1};
   table_.in_flight(pending(), {{{value_}, Use::kCreates}});
-  prepare(OpKind::kForward, other, Use::kReads);
+  prepare(other, Use::kReads);
   EXPECT_EQ(waits_, 0);
-  prepare(OpKind::kForward, value_, Use::kReads);
+  prepare(value_, Use::kReads);
   EXPECT_EQ(waits_, 1);
-  prepare(OpKind::kForward, value_, Use::kReads);
+  prepare(value_, Use::kReads);
   EXPECT_EQ(waits_, 1);
 }
 
@@ -163,9 +163,9 @@ TEST_F(SlotTableTest, ReadersAreWaitedForOnlyBeforeAChangeOrAnEnd) {
     waits_ = 0;
     table_.in_flight(pending(), {{{value_}, Use::kReads}});
     table_.in_flight(pending(), {{{value_}, Use::kReads}});
-    prepare(OpKind::kForward, value_, Use::kReads);
+    prepare(value_, Use::kReads);
     EXPECT_EQ(waits_, 0);
-    prepare(OpKind::kDrop, value_, last);
+    prepare(value_, last);
     EXPECT_EQ(waits_, 2);
   }
 }
@@ -194,7 +194,7 @@ TEST_F(SlotTableTest, WhatItKeepsCountsAsActivationsUntilItsDrop) {
 
 TEST_F(SlotTableTest, AStashedSlotKeepsAShellToBeFetchedInto) {
   table_.keep(value_, at::full({8}, 1.0F));
-  table_.stashed(value_);
+  table_.tensors(value_);
   table_.drop(value_, TierId::kDevice, &slots_);
   EXPECT_EQ(activations(), 0);
   ASSERT_EQ(table_.tensors(value_).size(), 1U);
@@ -206,8 +206,53 @@ TEST_F(SlotTableTest, AStashedSlotKeepsAShellToBeFetchedInto) {
   EXPECT_THROW(table_.tensor(value_), InternalError);
 }
 
+/// Lists only what it has, as the models' tapes do.
+class ForgetfulTape final : public Tape {
+ public:
+  explicit ForgetfulTape(at::Tensor owned) : owned_(std::move(owned)) {}
+  Tensors backward(TensorSpan, TensorSpan, BackwardPart, const BlockContext&) override {
+    return {owned_};
+  }
+  std::vector<at::Tensor*> tensors() override {
+    return owned_.defined() ? std::vector<at::Tensor*>{&owned_} : std::vector<at::Tensor*>{};
+  }
+
+ private:
+  at::Tensor owned_;
+};
+
+TEST_F(SlotTableTest, AStashedTapeIsFilledAgainThoughItForgotWhatItHad) {
+  table_.keep(tape_, std::make_unique<ForgetfulTape>(at::full({8}, 1.0F)));
+  ASSERT_EQ(table_.tensors(tape_).size(), 1U);
+  table_.drop(tape_, TierId::kDevice, &slots_);
+  EXPECT_EQ(activations(), 0);
+  ASSERT_EQ(table_.tensors(tape_).size(), 1U);
+  *table_.tensors(tape_).front() = at::full({8}, 2.0F);
+  const Tensors back = table_.take_tape(tape_)->backward({}, {}, BackwardPart::kBoth, {});
+  EXPECT_EQ(back[0][7].item<float>(), 2);
+}
+
+TEST_F(SlotTableTest, AWriteToAnotherTierIsNotWaitedForByReadersHere) {
+  const Place away{value_, TierId::kHost};
+  table_.keep(value_, at::full({8}, 1.0F));
+  table_.in_flight(pending(), {{{value_}, Use::kReads}, {away, Use::kCreates}});
+  prepare(value_, Use::kReads);
+  EXPECT_EQ(waits_, 0);
+  table_.prepare({{away, Use::kReads}, {{value_}, Use::kCreates}}); // a FETCH
+  EXPECT_EQ(waits_, 1);
+}
+
+TEST_F(SlotTableTest, ReceivedPartsOfAGradientAddUpWhenItIsUsed) {
+  const Slot slot{SlotKind::kGrad, 3, 0, 1};
+  table_.receive(slot) = at::full({2}, 1.5F);
+  table_.receive(slot) = at::full({2}, 2.0F);
+  table_.add(slot, at::full({2}, 4.0F));
+  prepare(slot, Use::kReads);
+  EXPECT_EQ(table_.tensor(slot)[1].item<float>(), 7.5F);
+}
+
 TEST_F(SlotTableTest, UnitsSlotsAreTheStores) {
-  const std::vector<at::Tensor*> states = table_.tensors({SlotKind::kOptimizerState, 2});
+  const std::vector<at::Tensor*>& states = table_.tensors({SlotKind::kOptimizerState, 2});
   EXPECT_THAT(states, ElementsAre(&store_.state));
 }
 

@@ -58,8 +58,8 @@ class Records final : public Observer {
   std::vector<StepRecord> all;
 };
 
-/// y = w x with one scalar w, first 1; the loss of a token is its y. So loss = w m and gradient = m,
-/// where m is the mean of a step's targets, and SGD takes w to w - rate m.
+/// y = w x with one scalar w, first 1; the loss of a token is its y. So loss = w m and gradient =
+/// m, where m is the mean of a step's targets, and SGD takes w to w - rate m.
 class TrainerRun {
  public:
   TrainerRun(std::vector<StepBatch> steps, Trainer::Settings settings)
@@ -171,8 +171,8 @@ TEST(Trainer, ClipsByTheNormOfTheWholeStep) {
   EXPECT_NEAR(run.weight(), 0.5, 1e-6);
 }
 
-// Rates 1/2, 1/4, 1/8 by updates: a skipped step shows the rate that it would have used, and the next
-// one uses it.
+// Rates 1/2, 1/4, 1/8 by updates: a skipped step shows the rate that it would have used, and the
+// next one uses it.
 TEST(Trainer, SkippedStepsAreMarkedAndTheRateWaits) {
   Trainer::Settings settings;
   settings.learning_rate = [](int64_t updates) {
