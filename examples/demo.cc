@@ -140,7 +140,20 @@ std::string bar(int64_t bytes, int64_t longest) {
   return cells + "  " + format_bytes(bytes);
 }
 
-void demo(const std::filesystem::path& folder) {
+/// The first operations of the backward pass, where recomputation shows; all go to the file.
+void print_plan(const StepPlan& plan, const std::filesystem::path& file) {
+  std::ofstream(file) << to_text(plan);
+  const auto begin = std::ranges::find(plan, OpKind::kBackward, &Op::kind) - plan.begin();
+  std::cout << "from the plan of a step (" << plan.size() << " operations, all in " << file.string()
+            << "):\n";
+  for (size_t index = static_cast<size_t>(begin) - 3; index < static_cast<size_t>(begin) + 7;
+       ++index) {
+    std::cout << "  " << to_text(plan[index]) << "\n";
+  }
+}
+
+/// Whether all that the demo shows holds.
+bool demo(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   write_data(folder / "sorting.safetensors");
   const std::filesystem::path config = write_config(folder);
@@ -157,25 +170,24 @@ void demo(const std::filesystem::path& folder) {
             << bar(plain.activation_bytes, plain.activation_bytes) << "\n  recomputed  "
             << bar(again.activation_bytes, plain.activation_bytes) << "  ("
             << 100 * again.activation_bytes / plain.activation_bytes << " %)\n";
-  std::cout << (plain.losses == again.losses ? "losses identical, bit for bit" : "LOSSES DIFFER")
-            << " (" << plain.losses.size() << " steps)\n";
+  const bool identical = plain.losses == again.losses;
+  std::cout << (identical ? "losses identical, bit for bit" : "LOSSES DIFFER") << " ("
+            << plain.losses.size() << " steps)\n";
   std::string example;
   const int right = right_answers(*again.run, 100, example);
-  std::cout << "right answers: " << right << " out of 100, for example" << example << "\n";
-  std::ofstream(folder / "plan.txt") << to_text(again.run->full_plan().plan);
-  std::cout << "the plan of a step:  " << (folder / "plan.txt").string() << " ("
-            << again.run->full_plan().plan.size() << " operations)\n"
-            << "the model folder:    " << (again.run->output() / "model").string() << "\n";
+  std::cout << "right answers: " << right << " out of 100, for example" << example << "\n\n";
+  print_plan(again.run->full_plan().plan, folder / "plan.txt");
+  std::cout << "the model folder: " << (again.run->output() / "model").string() << "\n";
+  return identical && right >= 95 && 3 * again.activation_bytes < plain.activation_bytes;
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
   try {
-    demo(argc > 1 ? argv[1] : "runs/demo");
+    return demo(argc > 1 ? argv[1] : "runs/demo") ? 0 : 1;
   } catch (const palimpsest::Error& error) {
     std::cerr << error.what() << "\n";
     return error.exit_code();
   }
-  return 0;
 }
