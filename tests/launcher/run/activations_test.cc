@@ -86,8 +86,8 @@ int64_t activations(
 
 TEST(Activations, WithCheckpointingTheyAreTheLayersInputsWhateverTheirWidth) {
   const TestFolder folder;
-  // Outside the layers: the micro-batch (ids and labels of 8 bytes a token, 8 for each row's number)
-  // and the gradient that the head has left.
+  // Outside the layers: the micro-batch (ids and labels of 8 bytes a token, 8 for each row's
+  // number) and the gradient that the head has left.
   constexpr int64_t kOutside = kBatch * kTokens * 2 * 8 + kBatch * 8 + kValue;
   for (const int64_t width : {56, 5600}) {
     EXPECT_EQ(activations(folder, "full", width), 24'576 + kOutside) << width;
@@ -103,7 +103,8 @@ TEST(Activations, WithCheckpointingTheyAreTheLayersInputsWhateverTheirWidth) {
   }
 }
 
-// Without it each of the four layers keeps at least the activation's two inputs, of the MLP's width.
+// Without it each of the four layers keeps at least the activation's two inputs, of the MLP's
+// width.
 TEST(Activations, WithoutCheckpointingTheyGrowWithTheWidth) {
   const TestFolder folder;
   const int64_t narrow = activations(folder, "none", 56);

@@ -31,12 +31,12 @@ TEST(GradientDump, WritesTrainedParametersOnceAtTheFirstAgreement) {
   chain.units[1]->bind_grad(pair);
 
   GradientDump dump(file, chain);
-  dump.op_begin(0, Op::load(0));
-  dump.op_begin(1, Op::update(0));
+  dump.op_end(0, Op::load(0));
+  dump.op_end(1, Op::update(0));
   EXPECT_FALSE(std::filesystem::exists(file));
-  dump.op_begin(2, Op::agree());
+  dump.op_end(2, Op::agree());
   pair.fill_(9);
-  dump.op_begin(3, Op::agree()); // the next step's
+  dump.op_end(3, Op::agree()); // the next step's
 
   const SafetensorsFile written(file);
   EXPECT_EQ(written.tensors().size(), 3U);

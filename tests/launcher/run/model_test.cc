@@ -174,8 +174,8 @@ std::vector<double> layer(
   return y;
 }
 
-// Two inputs, two hidden layers of 3 with tanh, one output, on the truth table of exclusive or; at a
-// learning rate of 0 the parameters in the folder are those of the loss.
+// Two inputs, two hidden layers of 3 with tanh, one output, on the truth table of exclusive or; at
+// a learning rate of 0 the parameters in the folder are those of the loss.
 TEST(Model, AnMlpOnATensorsFileHasTheLossComputedByHand) {
   const TestFolder folder;
   const std::vector<float> inputs = {0, 0, 0, 1, 1, 0, 1, 1};

@@ -1,5 +1,6 @@
 // Covers: launcher/compose/planning.cc
-// Plans of a run from its config: policies' options reach them, and each number of micro-batches has one.
+// Plans of a run from its config: policies' options reach them, and each number of micro-batches
+// has one.
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/launcher/compose/planning.h>

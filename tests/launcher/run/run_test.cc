@@ -106,8 +106,9 @@ void expect_close(const Finished& found, const Finished& expected, const std::st
   }
 }
 
-// Rows have different numbers of targets, so a mean of micro-batches' means would be another loss. The
-// last step of an epoch has what is left: of eleven samples by four, three, as micro-batches of 2 and 1.
+// Rows have different numbers of targets, so a mean of micro-batches' means would be another loss.
+// The last step of an epoch has what is left: of eleven samples by four, three, as micro-batches of
+// 2 and 1.
 TEST(Run, MicroBatchesGiveTheWholeBatchsStepTheIncompleteOneToo) {
   for (const auto& [samples, batch, micro] :
        {std::tuple(8, 8, 2), std::tuple(11, 4, 2), std::tuple(11, 4, 1), std::tuple(100, 8, 4)}) {
@@ -150,8 +151,8 @@ TEST(Run, TheLastIncompleteBatchIsLeftOutOnRequest) {
   EXPECT_THAT(tokens, ElementsAre(32, 32));
 }
 
-// Peak 1e-3 after a warm-up of 10 steps: 5e-4 after five updates, the peak after ten, and the floor of
-// a cosine after the last, however many micro-batches a step has.
+// Peak 1e-3 after a warm-up of 10 steps: 5e-4 after five updates, the peak after ten, and the floor
+// of a cosine after the last, however many micro-batches a step has.
 TEST(Run, TheRateFollowsOptimizerStepsForAnyAccumulation) {
   const TestFolder folder;
   const std::string config = yaml(folder, 8);

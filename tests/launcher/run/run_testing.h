@@ -83,7 +83,7 @@ inline std::map<std::string, std::vector<float>> floats(const std::filesystem::p
   return found;
 }
 
-/// What a run leaves: records, parameters by name, gradients of the first step.
+/// What a run leaves: records, fp32 parameters by name, gradients of the first step.
 struct Finished {
   Records records;
   std::map<std::string, std::vector<float>> parameters;
@@ -105,10 +105,14 @@ inline Finished train(
   finished.run->dump_gradients(folder / "gradients.safetensors");
   finished.run->prepare();
   finished.run->train({&finished.records});
-  const std::filesystem::path model = finished.run->write_model();
-  for (const auto& entry : std::filesystem::directory_iterator(model)) {
-    if (entry.path().extension() == ".safetensors") {
-      finished.parameters.merge(floats(entry.path()));
+  finished.run->write_model();
+  const UnitSource source = finished.run->parameters();
+  const Chain& chain = finished.run->model().chain();
+  for (size_t unit = 0; unit < chain.units.size(); ++unit) {
+    const at::Tensor values = source(static_cast<int>(unit)).values;
+    for (const Parameter& parameter : chain.units[unit]->parameters()) {
+      const float* begin = values.const_data_ptr<float>() + parameter.offset;
+      finished.parameters[parameter.name].assign(begin, begin + parameter.numel);
     }
   }
   finished.gradients = floats(folder / "gradients.safetensors");
