@@ -9,11 +9,13 @@
 
 namespace palimpsest {
 
-/// Bytes of "8GiB", "1.5 GB", "4096", "64KiB"; binary (KiB MiB GiB TiB) and decimal (kB KB MB GB TB) units, B optional for
-/// plain bytes. Empty where the text is not a size, is negative, is not finite, is no whole number of bytes or exceeds int64.
+/// Bytes of "8GiB", "1.5 GB", "4096", "64KiB"; binary (KiB MiB GiB TiB) and decimal (kB KB MB GB
+/// TB) units, B optional for plain bytes. Empty where the text is not a size, is negative, is not
+/// finite, is no whole number of bytes or exceeds int64.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
-/// The shortest exact-enough form for people: "812 B", "3.42 MiB", "1.00 GiB" (three significant digits).
+/// The shortest exact-enough form for people: "812 B", "3.42 MiB", "1.00 GiB" (three significant
+/// digits).
 std::string format_bytes(int64_t bytes);
 
 } // namespace palimpsest

@@ -6,7 +6,8 @@
 //   throw EnvironmentError("cannot write runs/a/metrics.jsonl: no space left on device");
 //   check(unit < units.size(), "unit {} of {}", unit, units.size());   // ours: a broken invariant
 //
-// A message is one clear sentence first (what is wrong, where, what is allowed, what to do), detail after a newline.
+// A message is one clear sentence first (what is wrong, where, what is allowed, what to do), detail
+// after a newline.
 
 #include <fmt/format.h>
 
@@ -30,8 +31,8 @@ class Error : public std::runtime_error {
   int exit_code_;
 };
 
-/// The user's: config, data, files given, environment variables. Names the key or file:line, what was given, what is
-/// allowed, what to do.
+/// The user's: config, data, files given, environment variables. Names the key or file:line, what
+/// was given, what is allowed, what to do.
 class UserError : public Error {
  public:
   template <typename... Args>

@@ -35,7 +35,8 @@ std::string reason(int error) {
   throw_environment("read", path, error);
 }
 
-/// Opens for reading; without O_NONBLOCK a named pipe without a writer would hang before it can be refused.
+/// Opens for reading; without O_NONBLOCK a named pipe without a writer would hang before it can be
+/// refused.
 FileDescriptor open_for_reading(const fs::path& path, int flags = 0) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (file.get() < 0) {
@@ -276,7 +277,7 @@ AtomicFolder::AtomicFolder(fs::path path, Existing existing)
   if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
     throw UserError("cannot write the folder {}: a file is in its place", path_.string());
   }
-  if (existing_ == Existing::Refuse && fs::is_directory(path_, error) &&
+  if (existing_ == Existing::kRefuse && fs::is_directory(path_, error) &&
       !fs::is_empty(path_, error)) {
     throw UserError(
         "cannot write the folder {}: it exists and is not empty; choose another name or remove it",
@@ -312,7 +313,7 @@ void AtomicFolder::commit() {
   if (errno != ENOTEMPTY && errno != EEXIST) {
     throw_environment("write the folder", path_, errno);
   }
-  if (existing_ == Existing::Refuse) {
+  if (existing_ == Existing::kRefuse) {
     throw UserError("cannot write the folder {}: it was filled meanwhile", path_.string());
   }
   // Old and new change places; what then bears the temporary name is the old one.

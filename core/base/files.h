@@ -1,6 +1,7 @@
 #pragma once
 
-// Files whole or not at all: reading with a clear error, mapping, and writing that survives a crash.
+// Files whole or not at all: reading with a clear error, mapping, and writing that survives a
+// crash.
 //
 //   MappedFile weights("model.safetensors");         // weights.bytes() are read from disk when touched
 //   write_file_atomically("run/state.json", text);   // the old content or the new one, never half of it
@@ -9,9 +10,10 @@
 //   write_file_atomically(folder.path() / "config.json", text);
 //   folder.commit();                                 // fsync, then one rename
 //
-// What the user named and is not there (or is a folder) is a UserError; what the system refuses (permission, full disk,
-// I/O) is an EnvironmentError with the path and the system's own words. A file beyond the shell's size limit raises
-// SIGXFSZ unless the program ignores that signal; ignored, it is an EnvironmentError too.
+// What the user named and is not there (or is a folder) is a UserError; what the system refuses
+// (permission, full disk, I/O) is an EnvironmentError with the path and the system's own words. A
+// file beyond the shell's size limit raises SIGXFSZ unless the program ignores that signal;
+// ignored, it is an EnvironmentError too.
 
 #include <cstddef>
 #include <cstdint>
@@ -54,8 +56,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_), size_};
   }
-  /// Gives this part's pages back, so that a model streamed from a file does not stay resident; a later read fetches
-  /// them again.
+  /// Gives this part's pages back, so that a model streamed from a file does not stay resident; a
+  /// later read fetches them again.
   void forget(std::span<const std::byte> part) const;
 
  private:
@@ -97,7 +99,7 @@ class AtomicFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 /// What to do where the target of an AtomicFolder already holds files.
-enum class Existing { Refuse, Replace };
+enum class Existing { kRefuse, kReplace };
 
 /// A folder filled under a temporary name beside its own and renamed by commit(). Parents are
 /// created. Without commit() nothing remains. `Refuse` throws UserError where the target is a file
@@ -105,7 +107,7 @@ enum class Existing { Refuse, Replace };
 /// one.
 class AtomicFolder {
  public:
-  explicit AtomicFolder(std::filesystem::path path, Existing existing = Existing::Refuse);
+  explicit AtomicFolder(std::filesystem::path path, Existing existing = Existing::kRefuse);
   AtomicFolder(AtomicFolder&&) = delete;
   ~AtomicFolder();
 

@@ -59,7 +59,7 @@ bool in_range(double number, const KeyOptions& options) {
 }
 
 std::optional<double> read_number(const DocumentNode& node, const KeyOptions& options) {
-  if (node.kind != Kind::Plain) {
+  if (node.kind != Kind::kPlain) {
     return std::nullopt;
   }
   const auto number = parse_number(node.text);
@@ -75,7 +75,7 @@ std::optional<int64_t> read_integer(const DocumentNode& node, const KeyOptions& 
   }
   if (!number && options.bytes()) {
     number = parse_bytes(node.text);
-  } else if (!number && node.kind == Kind::Plain) {
+  } else if (!number && node.kind == Kind::kPlain) {
     number = parse_integer(node.text);
   }
   return number && in_range(static_cast<double>(*number), options) ? number : std::nullopt;
@@ -90,7 +90,7 @@ std::optional<std::string> read_text(
         std::count(options.allowed().begin(), options.allowed().end(), node.text) > 0;
     return known ? std::optional(node.text) : std::nullopt;
   }
-  const bool looks_typed = node.kind == Kind::Plain &&
+  const bool looks_typed = node.kind == Kind::kPlain &&
       ((parse_number(node.text) && !numbers_too) || parse_bool(node.text));
   return looks_typed || node.text.empty() ? std::nullopt : std::optional(node.text);
 }
@@ -129,11 +129,11 @@ class Walk {
 
   void refuse(const DocumentNode& node, const std::string& path, const FieldDescriptor& field) {
     const bool quoted =
-        node.kind == Kind::Quoted && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING;
-    const bool plain = node.kind == Kind::Plain &&
+        node.kind == Kind::kQuoted && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING;
+    const bool plain = node.kind == Kind::kPlain &&
         field.cpp_type() == FieldDescriptor::CPPTYPE_STRING && options_of(field).allowed().empty();
     std::string nearest;
-    if (node.kind == Kind::Plain || node.kind == Kind::Quoted) {
+    if (node.kind == Kind::kPlain || node.kind == Kind::kQuoted) {
       const auto& allowed = options_of(field).allowed();
       nearest = did_you_mean(node.text, {allowed.begin(), allowed.end()});
     }
@@ -156,7 +156,7 @@ class Walk {
       const FieldDescriptor& field,
       const std::string& path) {
     const auto& reflection = *message.GetReflection();
-    if (node.kind == Kind::Null) {
+    if (node.kind == Kind::kNull) {
       if (place_.command_line) {
         reflection.ClearField(&message, &field);
         std::erase_if(origins_, [&](const auto& origin) {
@@ -192,10 +192,10 @@ class Walk {
       const std::string& path) {
     Message& sub = *message.GetReflection()->MutableMessage(&message, &field);
     const std::string& bare_word = options_of(field).bare_word();
-    if (node.kind == Kind::Map) {
+    if (node.kind == Kind::kMap) {
       origins_[path] = {where(node), "a section", place_.kind};
       section(node, sub, path);
-    } else if (node.kind != Kind::List && !bare_word.empty()) {
+    } else if (node.kind != Kind::kList && !bare_word.empty()) {
       const auto* word = sub.GetDescriptor()->FindFieldByName(bare_word);
       key(node, sub, *word, join_path(path, bare_word));
     } else {
@@ -209,7 +209,7 @@ class Walk {
       const FieldDescriptor& field,
       const std::string& path) {
     message.GetReflection()->ClearField(&message, &field);
-    const bool one_word = (node.kind == Kind::Plain || node.kind == Kind::Quoted) &&
+    const bool one_word = (node.kind == Kind::kPlain || node.kind == Kind::kQuoted) &&
         field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
     if (one_word) { // stands for a list of one
       if (!value(node, message, field)) {
@@ -220,21 +220,21 @@ class Walk {
     const KeyOptions& options = options_of(field);
     const bool wrong_length =
         options.has_length() && node.items.size() != static_cast<size_t>(options.length());
-    if (node.kind != Kind::List || node.items.empty() || wrong_length) {
+    if (node.kind != Kind::kList || node.items.empty() || wrong_length) {
       problem(
           node,
           path,
           fmt::format(
               "{} is not allowed; give {}",
-              node.kind == Kind::List ? fmt::format("a list of {}", node.items.size())
-                                      : describe(node),
+              node.kind == Kind::kList ? fmt::format("a list of {}", node.items.size())
+                                       : describe(node),
               describe_allowed(field)));
       return;
     }
     for (size_t i = 0; i < node.items.size(); ++i) {
       const DocumentNode& item = node.items[i];
       const std::string item_path = fmt::format("{}[{}]", path, i);
-      if (is_section(field) && item.kind == Kind::Map) {
+      if (is_section(field) && item.kind == Kind::kMap) {
         section(item, *message.GetReflection()->AddMessage(&message, &field), item_path);
       } else if (is_section(field) || !value(item, message, field)) {
         refuse(item, item_path, field);
@@ -244,7 +244,7 @@ class Walk {
 
   /// Sets the value, or adds it to a list; false where it is not allowed.
   bool value(const DocumentNode& node, Message& message, const FieldDescriptor& field) {
-    if (node.kind != Kind::Plain && node.kind != Kind::Quoted) {
+    if (node.kind != Kind::kPlain && node.kind != Kind::kQuoted) {
       return false;
     }
     const auto& reflection = *message.GetReflection();
@@ -260,7 +260,7 @@ class Walk {
     switch (field.cpp_type()) {
       case FieldDescriptor::CPPTYPE_BOOL:
         return put(
-            node.kind == Kind::Plain ? parse_bool(node.text) : std::nullopt,
+            node.kind == Kind::kPlain ? parse_bool(node.text) : std::nullopt,
             &R::SetBool,
             &R::AddBool);
       case FieldDescriptor::CPPTYPE_DOUBLE:
@@ -288,7 +288,7 @@ void assign(
     Message& section,
     Origins& origins,
     Problems& problems) {
-  check(document.kind == Kind::Map, "the document of {} is no map", place.name);
+  check(document.kind == Kind::kMap, "the document of {} is no map", place.name);
   Walk(place, origins, problems).section(document, section, place.path);
 }
 

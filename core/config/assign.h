@@ -1,7 +1,8 @@
 #pragma once
 
-// The one walk that puts what was written into a config: every key is looked up in the schema, every value is checked
-// against its type, range and allowed words. Files, overrides, presets and default lists all go through it.
+// The one walk that puts what was written into a config: every key is looked up in the schema,
+// every value is checked against its type, range and allowed words. Files, overrides, presets and
+// default lists all go through it.
 //
 //   Problems problems;
 //   Origins origins;
@@ -24,11 +25,12 @@ struct Place {
   bool command_line =
       false; // null takes an earlier value back, and numbers may be text: quotes are for the shell
   std::string path = {}; // dotted key of the section that the document fills; empty for the top
-  Origin::Kind kind = Origin::Kind::Written;
+  Origin::Kind kind = Origin::Kind::kWritten;
 };
 
-/// Puts the map `document` into `section`, replacing what it sets already. Wrong keys and values are left out and described
-/// in `problems`, all of them; `origins` names every key that was mentioned, right or wrong.
+/// Puts the map `document` into `section`, replacing what it sets already. Wrong keys and values
+/// are left out and described in `problems`, all of them; `origins` names every key that was
+/// mentioned, right or wrong.
 void assign(
     const DocumentNode& document,
     const Place& place,

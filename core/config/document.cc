@@ -21,7 +21,7 @@ class TreeBuilder {
   TreeBuilder(std::string name, Problems& problems) : name_(std::move(name)), problems_(problems) {}
 
   bool wants_key() const {
-    return !open_.empty() && open_.back().node.kind == Kind::Map && !open_.back().has_key;
+    return !open_.empty() && open_.back().node.kind == Kind::kMap && !open_.back().has_key;
   }
 
   void key(const std::string& key, int line) {
@@ -115,7 +115,7 @@ class YamlEvents : public YAML::EventHandler {
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t) override {
     refuse_as_key(mark, "nothing");
-    tree_.scalar(Kind::Null, "", line(mark));
+    tree_.scalar(Kind::kNull, "", line(mark));
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
@@ -134,7 +134,7 @@ class YamlEvents : public YAML::EventHandler {
     if (tree_.wants_key()) {
       tree_.key(value, line(mark));
     } else {
-      tree_.scalar(tag == "!" ? Kind::Quoted : Kind::Plain, value, line(mark));
+      tree_.scalar(tag == "!" ? Kind::kQuoted : Kind::kPlain, value, line(mark));
     }
   }
 
@@ -145,7 +145,7 @@ class YamlEvents : public YAML::EventHandler {
       YAML::EmitterStyle::value) override {
     refuse_tag(mark, tag);
     refuse_as_key(mark, "a list");
-    tree_.open(Kind::List, line(mark));
+    tree_.open(Kind::kList, line(mark));
   }
 
   void OnSequenceEnd() override {
@@ -159,7 +159,7 @@ class YamlEvents : public YAML::EventHandler {
       YAML::EmitterStyle::value) override {
     refuse_tag(mark, tag);
     refuse_as_key(mark, "a section");
-    tree_.open(Kind::Map, line(mark));
+    tree_.open(Kind::kMap, line(mark));
   }
 
   void OnMapEnd() override {
@@ -211,8 +211,8 @@ DocumentNode parse_yaml(std::string_view text, const std::string& name, Problems
   }
 }
 
-/// Characters that count their lines. A newline counts when the character after it is read: the JSON lexer reads one past
-/// the end of a number.
+/// Characters that count their lines. A newline counts when the character after it is read: the
+/// JSON lexer reads one past the end of a number.
 class LineCountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -255,34 +255,34 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
       : name_(std::move(name)), tree_(tree), line_(line) {}
 
   bool null() override {
-    tree_.scalar(Kind::Null, "", line_);
+    tree_.scalar(Kind::kNull, "", line_);
     return true;
   }
   bool boolean(bool value) override {
-    tree_.scalar(Kind::Plain, value ? "true" : "false", line_);
+    tree_.scalar(Kind::kPlain, value ? "true" : "false", line_);
     return true;
   }
   bool number_integer(number_integer_t value) override {
-    tree_.scalar(Kind::Plain, std::to_string(value), line_);
+    tree_.scalar(Kind::kPlain, std::to_string(value), line_);
     return true;
   }
   bool number_unsigned(number_unsigned_t value) override {
-    tree_.scalar(Kind::Plain, std::to_string(value), line_);
+    tree_.scalar(Kind::kPlain, std::to_string(value), line_);
     return true;
   }
   bool number_float(number_float_t, const string_t& text) override {
-    tree_.scalar(Kind::Plain, text, line_);
+    tree_.scalar(Kind::kPlain, text, line_);
     return true;
   }
   bool string(string_t& value) override {
-    tree_.scalar(Kind::Quoted, value, line_);
+    tree_.scalar(Kind::kQuoted, value, line_);
     return true;
   }
   bool binary(binary_t&) override {
     return false; // JSON text has none
   }
   bool start_object(std::size_t) override {
-    tree_.open(Kind::Map, line_);
+    tree_.open(Kind::kMap, line_);
     return true;
   }
   bool key(string_t& key) override {
@@ -294,7 +294,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool start_array(std::size_t) override {
-    tree_.open(Kind::List, line_);
+    tree_.open(Kind::kList, line_);
     return true;
   }
   bool end_array() override {
@@ -303,7 +303,8 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error)
       override {
-    // The library's own prefixes, "[json.exception.…] parse error at line 1, column 2: ", repeat what is said here.
+    // The library's own prefixes, "[json.exception.…] parse error at line 1, column 2: ", repeat
+    // what is said here.
     std::string reason = error.what();
     reason = reason.substr(reason.find("] ") + 2);
     if (reason.starts_with("parse error at")) {
@@ -364,15 +365,15 @@ std::string shorten(std::string_view text) {
 
 std::string describe(const DocumentNode& node) {
   switch (node.kind) {
-    case Kind::Null:
+    case Kind::kNull:
       return "nothing";
-    case Kind::List:
+    case Kind::kList:
       return "a list";
-    case Kind::Map:
+    case Kind::kMap:
       return "a section";
-    case Kind::Plain:
+    case Kind::kPlain:
       return shorten(node.text);
-    case Kind::Quoted:
+    case Kind::kQuoted:
       break;
   }
   return '"' + shorten(node.text) + '"';

@@ -1,6 +1,7 @@
 #pragma once
 
-// A YAML or JSON text as a tree of what was written, with line numbers: no types yet, those come from the schema.
+// A YAML or JSON text as a tree of what was written, with line numbers: no types yet, those come
+// from the schema.
 //
 //   Problems problems;
 //   const DocumentNode root = parse_document("a: {b: [1, x]}", "run.yaml", problems);
@@ -17,25 +18,26 @@ namespace palimpsest {
 
 struct DocumentNode {
   enum class Kind {
-    Null, // null, ~ or nothing at all
-    Plain, // a number, true, false or an unquoted word
-    Quoted, // a word in quotes
-    List,
-    Map,
+    kNull, // null, ~ or nothing at all
+    kPlain, // a number, true, false or an unquoted word
+    kQuoted, // a word in quotes
+    kList,
+    kMap,
   };
-  Kind kind = Kind::Null;
+  Kind kind = Kind::kNull;
   int line = 0; // of its key where it has one
-  std::string text; // of Plain and Quoted
-  std::vector<DocumentNode> items; // of List and Map
-  std::vector<std::string> keys; // of Map, one for each item
+  std::string text; // of kPlain and kQuoted
+  std::vector<DocumentNode> items; // of kList and kMap
+  std::vector<std::string> keys; // of kMap, one for each item
 };
 
 /// Nesting that is refused: nobody writes it, and each level costs stack further on.
 constexpr int kDeepestNesting = 32;
 
-/// The tree of `text`; `name` ends in `.json` for JSON, else the text is YAML, and appears in messages. Duplicate keys are
-/// added to `problems`. Throws UserError naming the line where the text is malformed, nested deeper than kDeepestNesting,
-/// not UTF-8, or uses YAML that a config has no use for (aliases, tags, several documents).
+/// The tree of `text`; `name` ends in `.json` for JSON, else the text is YAML, and appears in
+/// messages. Duplicate keys are added to `problems`. Throws UserError naming the line where the
+/// text is malformed, nested deeper than kDeepestNesting, not UTF-8, or uses YAML that a config has
+/// no use for (aliases, tags, several documents).
 DocumentNode parse_document(
     std::string_view text,
     const std::filesystem::path& name,

@@ -48,7 +48,7 @@ DocumentNode parse_value(const std::string& value, const std::string& where, Pro
     return parse_document(value, where, problems);
   }
   DocumentNode node;
-  node.kind = value == "null" ? Kind::Null : Kind::Plain;
+  node.kind = value == "null" ? Kind::kNull : Kind::kPlain;
   node.text = value;
   return node;
 }
@@ -70,7 +70,7 @@ DocumentNode parse_override(const std::string& text, const std::string& where, P
   for (;;) {
     const size_t dot = path.rfind('.');
     DocumentNode section;
-    section.kind = Kind::Map;
+    section.kind = Kind::kMap;
     section.keys = {path.substr(dot == std::string::npos ? 0 : dot + 1)};
     section.items.push_back(std::move(node));
     node = std::move(section);
@@ -88,7 +88,7 @@ class Loading {
       const std::filesystem::path& name,
       const std::vector<std::string>& overrides) {
     const DocumentNode document = parse_document(text, name, problems_);
-    if (document.kind != Kind::Map) {
+    if (document.kind != Kind::kMap) {
       throw UserError(
           "{}: holds {} instead of keys such as model, data and optimizer",
           name.string(),
@@ -135,7 +135,7 @@ class Loading {
       place.name = std::string("preset ") + preset.name;
       place.has_lines = false;
       place.path = "model";
-      place.kind = Origin::Kind::Preset;
+      place.kind = Origin::Kind::kPreset;
       RunConfig::Model model;
       Origins origins;
       assign(parse_document(preset.model, place.name, problems_), place, model, origins, problems_);
@@ -164,7 +164,7 @@ class Loading {
         }
       } else if (options.has_default_list() && reflection.FieldSize(section, &field) == 0) {
         DocumentNode document;
-        document.kind = Kind::Map;
+        document.kind = Kind::kMap;
         document.keys = {field.name()};
         document.items = {parse_document(options.default_list(), "default", problems_)};
         Origins none;
@@ -222,7 +222,7 @@ class Loading {
   }
 
   void derived(const std::string& key, const std::string& from) {
-    origins_[key] = {"from " + from, "", Origin::Kind::Derived};
+    origins_[key] = {"from " + from, "", Origin::Kind::kDerived};
   }
 
   void throw_problems(const std::string& name) const {

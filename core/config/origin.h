@@ -1,6 +1,7 @@
 #pragma once
 
-// Where the values of a config came from, by dotted key: "optimizer.learning_rate" -> {"run.yaml:4", "2e-5"}.
+// Where the values of a config came from, by dotted key: "optimizer.learning_rate" ->
+// {"run.yaml:4", "2e-5"}.
 
 #include <map>
 #include <string>
@@ -9,11 +10,11 @@
 namespace palimpsest {
 
 struct Origin {
-  enum class Kind { Written, Preset, Derived };
+  enum class Kind { kWritten, kPreset, kDerived };
   std::string
       where; // "run.yaml:4", "override optimizer.learning_rate=2e-5", "preset tiny", "from hidden_size"
   std::string given; // the text as it was written
-  Kind kind = Kind::Written;
+  Kind kind = Kind::kWritten;
 };
 
 /// Keys that are missing here have their defaults.

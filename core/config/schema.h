@@ -1,6 +1,7 @@
 #pragma once
 
-// Questions to the schema that the loader, `config show` and the reference share, asked through protobuf's reflection.
+// Questions to the schema that the loader, `config show` and the reference share, asked through
+// protobuf's reflection.
 //
 //   const auto* field = RunConfig::Optimizer::descriptor()->FindFieldByName("eps");
 //   describe_allowed(*field);                        // "a number above 0"
@@ -38,13 +39,14 @@ std::optional<std::string> default_text(const google::protobuf::FieldDescriptor&
 /// The shortest text that reads back as the same number: 2e-05, 10000.
 std::string number_text(double number);
 
-/// The value of a key of `section` as it would be written, defaults included; a list as [a, b]; empty where the key is not
-/// set and has no fixed default. Not for sections.
+/// The value of a key of `section` as it would be written, defaults included; a list as [a, b];
+/// empty where the key is not set and has no fixed default. Not for sections.
 std::optional<std::string> value_text(
     const google::protobuf::Message& section,
     const google::protobuf::FieldDescriptor& field);
 
-/// The same for a dotted key from the top; for a section, "set" where it is present. Unknown keys break an invariant.
+/// The same for a dotted key from the top; for a section, "set" where it is present. Unknown keys
+/// break an invariant.
 std::optional<std::string> value_text(const RunConfig& config, std::string_view key);
 
 } // namespace palimpsest

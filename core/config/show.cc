@@ -139,7 +139,7 @@ std::string show_config(const RunConfig& config, const Origins& origins, int64_t
   RunConfig::Training& training = *shown.mutable_training();
   const auto derive = [&](const char* key, bool given) {
     if (!given) {
-      shown_origins[key] = {"derived", "", Origin::Kind::Derived};
+      shown_origins[key] = {"derived", "", Origin::Kind::kDerived};
     }
   };
   derive("training.global_batch_size", training.has_global_batch_size());

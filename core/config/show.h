@@ -1,6 +1,7 @@
 #pragma once
 
-// A config as `palimpsest config show` prints it: YAML that loads back into the same config, every value with its origin.
+// A config as `palimpsest config show` prints it: YAML that loads back into the same config, every
+// value with its origin.
 //
 //   optimizer:
 //     name: adamw               # default
@@ -15,8 +16,8 @@
 
 namespace palimpsest {
 
-/// The keys that mean something in this config, with the batch of a run on `world` ranks filled in. Throws UserError where
-/// the batch does not divide.
+/// The keys that mean something in this config, with the batch of a run on `world` ranks filled in.
+/// Throws UserError where the batch does not divide.
 std::string show_config(const RunConfig& config, const Origins& origins, int64_t world);
 
 } // namespace palimpsest

@@ -16,7 +16,8 @@ struct Limit {
   const char* feature; // what is missing
 };
 
-/// Everything that does not exist yet. A feature is enabled by deleting its line, or by adding its value.
+/// Everything that does not exist yet. A feature is enabled by deleting its line, or by adding its
+/// value.
 const std::vector<Limit>& limits();
 
 /// Adds a sentence for every key that asks for a feature which does not exist yet.

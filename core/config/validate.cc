@@ -100,7 +100,8 @@ const std::vector<Needs>& needs() {
   return all;
 }
 
-/// Shape keys that a family has no use for. With a path only what the folder's config.json leaves open may be given.
+/// Shape keys that a family has no use for. With a path only what the folder's config.json leaves
+/// open may be given.
 const std::vector<std::string> kMlpKeys = {
     "input_size",
     "output_size",
@@ -118,7 +119,7 @@ bool contains(const std::vector<std::string>& all, const std::string& one) {
 /// Somebody wrote it: it comes from no preset and is not derived.
 bool mentioned(const Origins& origins, const std::string& key) {
   const auto origin = origins.find(key);
-  return origin != origins.end() && origin->second.kind == Origin::Kind::Written;
+  return origin != origins.end() && origin->second.kind == Origin::Kind::kWritten;
 }
 
 /// Whether the other key of the rule has a value that the rule's key goes with.

@@ -14,7 +14,8 @@ class BatchSource {
   virtual ~BatchSource() = default;
   /// Optimizer steps of the whole run.
   virtual int64_t step_count() const = 0;
-  /// The micro-batches of step `step` (from 0); a pure function of it, so a step can be thrown away and run again.
+  /// The micro-batches of step `step` (from 0); a pure function of it, so a step can be thrown away
+  /// and run again.
   virtual StepBatch load(int64_t step) = 0;
 };
 

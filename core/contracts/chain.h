@@ -1,6 +1,7 @@
 #pragma once
 
-// A model: blocks in order, the terminal block, the units that hold their parameters, and the layers that policies count.
+// A model: blocks in order, the terminal block, the units that hold their parameters, and the
+// layers that policies count.
 //
 //   Chain chain = build_decoder(config, ...);
 //   for (const ChainBlock& entry : chain.blocks) { entry.block->forward(...); }

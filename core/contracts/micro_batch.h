@@ -1,8 +1,11 @@
 #pragma once
 
-// What one micro-batch brings into a step. All of it needs no gradient; a block reads it beside its operands.
+// What one micro-batch brings into a step. All of it needs no gradient; a block reads it beside its
+// operands.
 //
 //   MicroBatch batch{.inputs = ids, .labels = shifted, .rows = rows, .target_count = count_targets(shifted)};
+
+#include <palimpsest/core/base/labels.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -11,17 +14,14 @@
 
 namespace palimpsest {
 
-/// A label that is no target.
-inline constexpr int64_t kIgnoredLabel = -100;
-
 struct MicroBatch {
   /// Token ids, int64 [B, T], or features, float [B, D]: value(loader) of the plan.
   at::Tensor inputs;
-  /// int64 [B, T], already shifted (labels[b, t] is the target of position t, kIgnoredLabel is none), or
-  /// float targets [B, D] of a regression.
+  /// int64 [B, T], already shifted (labels[b, t] is the target of position t, kIgnoredLabel is
+  /// none), or float targets [B, D] of a regression.
   at::Tensor labels;
-  /// int64 [B]: each row's number among the step's samples over all ranks and micro-batches. Randomness is a
-  /// function of it, so that it depends on no micro-batch size.
+  /// int64 [B]: each row's number among the step's samples over all ranks and micro-batches.
+  /// Randomness is a function of it, so that it depends on no micro-batch size.
   at::Tensor rows;
   /// Targets in `labels`: the micro-batch's share of the step's one denominator.
   int64_t target_count = 0;

@@ -8,7 +8,8 @@
 
 namespace palimpsest {
 
-/// One optimizer step as it is reported. `metrics.jsonl` has one object of exactly these fields a step.
+/// One optimizer step as it is reported. `metrics.jsonl` has one object of exactly these fields a
+/// step.
 struct StepRecord {
   int64_t step = 0; // from 1
   double loss = 0; // sum of token losses / targets, over the whole step

@@ -25,12 +25,13 @@ class Optimizer {
   virtual void step(ParamShard& shard, const UpdateScalars& scalars) const = 0;
 };
 
-/// The global norm of a step's gradients, whatever their layout: partial results of chunks counted from a unit's start are
-/// folded in (unit, chunk) order.
+/// The global norm of a step's gradients, whatever their layout: partial results of chunks counted
+/// from a unit's start are folded in (unit, chunk) order.
 class GradientNorm {
  public:
   virtual ~GradientNorm() = default;
-  /// Partial results of one flat fp32 gradient, one per chunk. Not finite where the gradient is not.
+  /// Partial results of one flat fp32 gradient, one per chunk. Not finite where the gradient is
+  /// not.
   virtual std::vector<double> measure(const at::Tensor& gradient) const = 0;
   /// The norm from all units' partial results in order.
   virtual double fold(const std::vector<double>& parts) const = 0;

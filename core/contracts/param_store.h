@@ -54,8 +54,8 @@ class ParamStore {
   /// The tensors of a unit's slot, for stashing and fetching.
   virtual std::vector<at::Tensor*> tensors(const Slot& slot) = 0;
 
-  /// Sums micro-batches [first, stop) of a gradient over the ranks of an axis; kShard also adds this
-  /// rank's part to its running shard.
+  /// Sums micro-batches [first, stop) of a gradient over the ranks of an axis; kShard also adds
+  /// this rank's part to its running shard.
   virtual Ticket reduce(int unit, MicroBatchRange micro_batches, ReduceAxis axis) = 0;
 
   /// All-gathers a unit's updated parameters where they are whole but their optimizer is sharded.

@@ -49,8 +49,9 @@ class ParamUnit {
     return numel_;
   }
 
-  /// The flat buffers, [numel] or longer; undefined while the plan's slot param or grad_buffer is not live. `grad` is
-  /// fp32 whatever the parameters' dtype; blocks add their weight gradients into its views.
+  /// The flat buffers, [numel] or longer; undefined while the plan's slot param or grad_buffer is
+  /// not live. `grad` is fp32 whatever the parameters' dtype; blocks add their weight gradients
+  /// into its views.
   void bind_data(at::Tensor flat);
   void bind_grad(at::Tensor flat);
   const at::Tensor& data() const {
@@ -60,8 +61,8 @@ class ParamUnit {
     return grad_;
   }
 
-  /// Parameters [first, first + count) as one view of the flat buffer: the first dimension concatenated, the others
-  /// equal. InternalError where the buffer is not live.
+  /// Parameters [first, first + count) as one view of the flat buffer: the first dimension
+  /// concatenated, the others equal. InternalError where the buffer is not live.
   at::Tensor view(size_t first, size_t count = 1) const;
   at::Tensor grad_view(size_t first, size_t count = 1) const;
 

@@ -14,7 +14,8 @@ namespace palimpsest {
 class SlotStore {
  public:
   virtual ~SlotStore() = default;
-  /// Copies the tensors' storages to a tier under the slot's name; two tensors of one storage are written once.
+  /// Copies the tensors' storages to a tier under the slot's name; two tensors of one storage are
+  /// written once.
   virtual Ticket stash(const Slot& slot, TierId tier, std::vector<at::Tensor*> tensors) = 0;
   /// Fills the tensors again, with their sizes, strides and offsets.
   virtual Ticket fetch(const Slot& slot, TierId tier, std::vector<at::Tensor*> tensors) = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The order of the samples in an epoch, as a pure function: no state, no memory, equal on every machine.
+// The order of the samples in an epoch, as a pure function: no state, no memory, equal on every
+// machine.
 //
 //   const EpochOrder order(/*seed=*/42, /*epoch=*/3, /*samples=*/1000, /*shuffle=*/true);
 //   order[0];    // the first sample of epoch 3
@@ -12,9 +13,10 @@ namespace palimpsest {
 
 /// Each sample 0 ... samples - 1 stands at exactly one position.
 ///
-/// The shuffle is a Feistel network of eight rounds over the next power of four (at least 256), walked along its cycles until
-/// it falls below `samples` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002); its round function is the
-/// finaliser of SplitMix64 (Steele, Lea and Flood, 2014) under keys drawn from (seed, epoch).
+/// The shuffle is a Feistel network of eight rounds over the next power of four (at least 256),
+/// walked along its cycles until it falls below `samples` (Black and Rogaway, "Ciphers with
+/// arbitrary finite domains", 2002); its round function is the finaliser of SplitMix64 (Steele, Lea
+/// and Flood, 2014) under keys drawn from (seed, epoch).
 class EpochOrder {
  public:
   EpochOrder(uint64_t seed, int64_t epoch, int64_t samples, bool shuffle);

@@ -49,7 +49,7 @@ void release_around(const MappedFile& file, std::span<const std::byte> part) {
 
 void shift_labels(std::span<const int64_t> ids, int64_t* labels) {
   std::copy(ids.begin() + 1, ids.end(), labels);
-  labels[ids.size() - 1] = kNoTarget;
+  labels[ids.size() - 1] = kIgnoredLabel;
 }
 
 void check_sequence_length(int64_t sequence_length) {

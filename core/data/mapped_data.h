@@ -15,11 +15,12 @@
 
 namespace palimpsest {
 
-/// Maps a data file. UserError naming data.files and the path where it is missing, no regular file or empty.
+/// Maps a data file. UserError naming data.files and the path where it is missing, no regular file
+/// or empty.
 MappedFile open_data_file(const std::filesystem::path& path);
 
-/// Calls `visit` with consecutive parts of the file, whose sizes are multiples of 8 but for the last, and lets each go
-/// afterwards: a scan of a large file does not stay in the process' memory.
+/// Calls `visit` with consecutive parts of the file, whose sizes are multiples of 8 but for the
+/// last, and lets each go afterwards: a scan of a large file does not stay in the process' memory.
 void scan(
     const MappedFile& file,
     const std::function<void(std::span<const std::byte> part, size_t offset)>& visit);

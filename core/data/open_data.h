@@ -21,8 +21,8 @@ struct DataFile {
       {}; ///< tokens, tensors or text; empty: by the ending, .bin, .safetensors or .txt
 };
 
-/// What the samples must be like follows from the model: token ids below `vocabulary_size`, or, where that is 0, features
-/// of `input_size` and `output_size` elements.
+/// What the samples must be like follows from the model: token ids below `vocabulary_size`, or,
+/// where that is 0, features of `input_size` and `output_size` elements.
 struct DataSettings {
   std::vector<DataFile> files = {};
   std::optional<int64_t> sequence_length =
@@ -37,8 +37,8 @@ struct OpenedData {
   Notes notes;
 };
 
-/// The files in the order given make one sequence of samples. Everything is read once and checked: UserError naming file
-/// and key (see the formats), an unknown format, no file.
+/// The files in the order given make one sequence of samples. Everything is read once and checked:
+/// UserError naming file and key (see the formats), an unknown format, no file.
 OpenedData open_data(const DataSettings& settings);
 
 } // namespace palimpsest

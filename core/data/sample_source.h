@@ -5,14 +5,13 @@
 //   std::vector<int64_t> ids(source.input_size()), labels(source.label_size());
 //   source.read(17, ids.data(), labels.data());
 
+#include <palimpsest/core/base/labels.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace palimpsest {
-
-/// A label that is no target, in files and in batches.
-inline constexpr int64_t kNoTarget = -100;
 
 enum class SampleKind {
   kTokens, ///< inputs and labels are int64 ids, equally many
@@ -34,8 +33,9 @@ class SampleSource {
   virtual int64_t input_size() const = 0;
   virtual int64_t label_size() const = 0;
 
-  /// Writes sample `sample`: int64_t or float elements by kind(). Labels of tokens are shifted: labels[t] is the target of
-  /// position t, that is the sample's token t + 1, and the last one is kNoTarget.
+  /// Writes sample `sample`: int64_t or float elements by kind(). Labels of tokens are shifted:
+  /// labels[t] is the target of position t, that is the sample's token t + 1, and the last one is
+  /// kIgnoredLabel.
   virtual void read(int64_t sample, void* inputs, void* labels) const = 0;
 };
 

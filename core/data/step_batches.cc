@@ -9,8 +9,6 @@
 
 namespace palimpsest {
 
-static_assert(kNoTarget == kIgnoredLabel);
-
 StepBatches::StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings)
     : source_(std::move(samples)), settings_(settings),
       windows_(source_->size(), settings.global_batch_size, settings.drop_last) {
@@ -88,7 +86,8 @@ MicroBatch StepBatches::load_rows(std::span<const int64_t> samples, int64_t firs
   if (tokens) {
     const std::span labels(
         batch.labels.const_data_ptr<int64_t>(), static_cast<size_t>(batch.labels.numel()));
-    batch.target_count = std::ranges::count_if(labels, [](int64_t id) { return id != kNoTarget; });
+    batch.target_count =
+        std::ranges::count_if(labels, [](int64_t id) { return id != kIgnoredLabel; });
     batch.token_count = batch.inputs.numel();
   } else {
     batch.target_count = batch.labels.numel();

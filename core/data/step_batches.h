@@ -7,10 +7,11 @@
 //     StepBatch batch = batches.load(step);       // micro-batches of 3, 3 and 2 rows
 //   }
 //
-// A step takes the next `global_batch_size` positions of its epoch's order (fewer at the epoch's end, see step_windows.h).
-// They are cut in order into the fewest micro-batches of at most `micro_batch_size` rows that every rank gets equally many
-// of; their sizes differ by at most one, larger ones first. Rank r of N takes the global micro-batches g = j N + r. On many
-// ranks some of a small window's micro-batches are empty.
+// A step takes the next `global_batch_size` positions of its epoch's order (fewer at the epoch's
+// end, see step_windows.h). They are cut in order into the fewest micro-batches of at most
+// `micro_batch_size` rows that every rank gets equally many of; their sizes differ by at most one,
+// larger ones first. Rank r of N takes the global micro-batches g = j N + r. On many ranks some of
+// a small window's micro-batches are empty.
 
 #include <palimpsest/core/contracts/batch_source.h>
 #include <palimpsest/core/data/epoch_order.h>
@@ -43,14 +44,15 @@ class StepBatches final : public BatchSource {
   StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings);
 
   int64_t step_count() const override;
-  /// Tokens: inputs and labels int64 [B, T]; target_count is the number of labels that are targets, token_count B T.
-  /// Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so that loss_sum / targets is a mean over
-  /// elements, and token_count B.
+  /// Tokens: inputs and labels int64 [B, T]; target_count is the number of labels that are targets,
+  /// token_count B T. Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so
+  /// that loss_sum / targets is a mean over elements, and token_count B.
   StepBatch load(int64_t step) override;
 
   /// The samples of a step over all ranks: row i of the step is samples(step)[i].
   std::vector<int64_t> samples(int64_t step) const;
-  /// Rows of this rank's micro-batches. A run has at most two different lists: full windows and an epoch's last one.
+  /// Rows of this rank's micro-batches. A run has at most two different lists: full windows and an
+  /// epoch's last one.
   std::vector<int64_t> micro_batch_sizes(int64_t step) const;
   /// What users should know of the batches: an incomplete one in each epoch, samples left out.
   Notes notes() const;

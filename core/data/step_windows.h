@@ -1,6 +1,7 @@
 #pragma once
 
-// Which positions of which epoch an optimizer step consumes, and how they are cut into micro-batches.
+// Which positions of which epoch an optimizer step consumes, and how they are cut into
+// micro-batches.
 //
 //   const StepWindows windows(/*samples=*/100, /*global_batch_size=*/8, /*drop_last=*/false);
 //   windows.per_epoch();           // 13: twelve full ones and one of 4
@@ -19,8 +20,8 @@ struct StepWindow {
   int64_t size = 0;
 };
 
-/// No window spans two epochs: an epoch that the batch does not divide ends with a smaller one, or, with drop_last, leaves
-/// its rest out.
+/// No window spans two epochs: an epoch that the batch does not divide ends with a smaller one, or,
+/// with drop_last, leaves its rest out.
 class StepWindows {
  public:
   /// UserError where drop_last leaves nothing of an epoch.
@@ -30,7 +31,8 @@ class StepWindows {
   int64_t per_epoch() const {
     return per_epoch_;
   }
-  /// Samples that an epoch's last batch has, or that drop_last leaves out; 0 where the batch divides the samples.
+  /// Samples that an epoch's last batch has, or that drop_last leaves out; 0 where the batch
+  /// divides the samples.
   int64_t rest() const {
     return samples_ % global_batch_size_;
   }

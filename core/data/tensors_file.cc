@@ -123,7 +123,7 @@ void TokenTensorsFile::check_rows(int64_t vocabulary_size, Notes& notes) const {
       read_ids(file_, *tensor, sample, row.data());
       for (size_t t = 0; t < row.size(); ++t) {
         const bool in_range = row[t] >= 0 && row[t] < vocabulary_size;
-        const bool ignored = tensor == labels_ && row[t] == kNoTarget;
+        const bool ignored = tensor == labels_ && row[t] == kIgnoredLabel;
         if (!in_range && !ignored) {
           throw UserError(
               "data.files: {}: {}[{}, {}] is {}; the model's vocabulary has ids 0 to {}{}",

@@ -18,9 +18,10 @@ namespace palimpsest {
 
 class TokenTensorsFile final : public SampleSource {
  public:
-  /// Reads the whole file once to check it. UserError naming file and key: a malformed file, a missing tensor, a dtype or
-  /// shape that is not as above, no sample, rows of another length than `sequence_length` where that is given, an id or
-  /// label beyond the vocabulary. A file without any target gets a note.
+  /// Reads the whole file once to check it. UserError naming file and key: a malformed file, a
+  /// missing tensor, a dtype or shape that is not as above, no sample, rows of another length than
+  /// `sequence_length` where that is given, an id or label beyond the vocabulary. A file without
+  /// any target gets a note.
   TokenTensorsFile(
       const std::filesystem::path& path,
       std::optional<int64_t> sequence_length,

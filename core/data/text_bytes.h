@@ -1,12 +1,13 @@
 #pragma once
 
-// Text as bytes, for models with a vocabulary of at least 256 ids: each byte is the id of its value.
+// Text as bytes, for models with a vocabulary of at least 256 ids: each byte is the id of its
+// value.
 //
 //   const TextBytes text({"a.txt", "b.txt"}, /*sequence_length=*/512, /*vocabulary_size=*/256, notes);
 //
-// The files make one stream in the order given, without a separator, and sample k is its bytes [k T, (k + 1) T), which may
-// span files and cut a UTF-8 character. Labels are shifted inside the row; a partial row at the stream's end is left out,
-// with a note.
+// The files make one stream in the order given, without a separator, and sample k is its bytes [k
+// T, (k + 1) T), which may span files and cut a UTF-8 character. Labels are shifted inside the row;
+// a partial row at the stream's end is left out, with a note.
 
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/data/sample_source.h>
@@ -18,7 +19,8 @@ namespace palimpsest {
 
 class TextBytes final : public SampleSource {
  public:
-  /// UserError naming file and key: missing, no regular file, empty, a vocabulary below 256, less than one row in all.
+  /// UserError naming file and key: missing, no regular file, empty, a vocabulary below 256, less
+  /// than one row in all.
   TextBytes(
       const std::vector<std::filesystem::path>& paths,
       int64_t sequence_length,

@@ -20,7 +20,8 @@ std::span<const Id> as_ids(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const Id*>(bytes.data()), bytes.size() / sizeof(Id)};
 }
 
-/// Largest values at even and at odd positions of the file's uint16: of uint32 ids, their low and high halves.
+/// Largest values at even and at odd positions of the file's uint16: of uint32 ids, their low and
+/// high halves.
 struct Halves {
   uint16_t even = 0;
   uint16_t odd = 0;

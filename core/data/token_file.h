@@ -5,8 +5,9 @@
 //   Notes notes;
 //   const TokenFile tokens("train.bin", /*sequence_length=*/512, /*vocabulary_size=*/32000, notes);
 //
-// Sample k is tokens [k T, (k + 1) T) of the file; a partial row at the end is left out, with a note. Labels are shifted
-// inside the row, so the row's last position is no target and no sample reads another's tokens.
+// Sample k is tokens [k T, (k + 1) T) of the file; a partial row at the end is left out, with a
+// note. Labels are shifted inside the row, so the row's last position is no target and no sample
+// reads another's tokens.
 
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/data/sample_source.h>
@@ -17,9 +18,10 @@ namespace palimpsest {
 
 class TokenFile final : public SampleSource {
  public:
-  /// Reads the whole file once to check it. The file holds uint32 where the vocabulary exceeds 65,536 ids, and also where
-  /// every second uint16 is 0 (with a note), else uint16. UserError naming file and key: missing, no regular file, empty,
-  /// a length that is no multiple of an id, an id beyond the vocabulary, less than one row.
+  /// Reads the whole file once to check it. The file holds uint32 where the vocabulary exceeds
+  /// 65,536 ids, and also where every second uint16 is 0 (with a note), else uint16. UserError
+  /// naming file and key: missing, no regular file, empty, a length that is no multiple of an id,
+  /// an id beyond the vocabulary, less than one row.
   TokenFile(
       const std::filesystem::path& path,
       int64_t sequence_length,

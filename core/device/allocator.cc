@@ -23,8 +23,8 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kAlignment);
 
-/// Blocks below come from malloc, whose thread caches are hard to beat; the others from the arena, with a cache line for
-/// the header.
+/// Blocks below come from malloc, whose thread caches are hard to beat; the others from the arena,
+/// with a cache line for the header.
 constexpr size_t kArenaFrom = size_t{16} << 10;
 
 PageArena& arena() {

@@ -4,11 +4,10 @@
 // and filled take ten times as long as reused), so freed memory is kept, in huge pages, and handed
 // out again; and every block is charged to the MemoryContext of the thread that asks for it.
 //
-//   install_cpu_allocator();                               // once, before the first tensor that
-//   shall count CpuAllocator::instance().set_cache_limit(int64_t{1} << 30);
+//   install_cpu_allocator();                // once, before the first tensor that shall count
+//   CpuAllocator::instance().set_cache_limit(int64_t{1} << 30);
 //   ...
-//   CpuAllocator::instance().trim();                       // between phases: what is free goes
-//   back to the system
+//   CpuAllocator::instance().trim();        // between phases: what is free goes back
 //
 // The process's RSS is at most its baseline + the live bytes of all contexts + overhead_bytes() +
 // cached_bytes().
@@ -35,7 +34,8 @@ class CpuAllocator final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* destination, const void* source, size_t bytes) const override;
 
-  /// Bytes resident for blocks of 16 KiB and more that no tensor asked for: freed and kept, or lost to rounding.
+  /// Bytes resident for blocks of 16 KiB and more that no tensor asked for: freed and kept, or lost
+  /// to rounding.
   int64_t cached_bytes() const;
   /// Caps cached_bytes(), to within the partly used huge pages; trims at once. Unlimited at first.
   void set_cache_limit(int64_t bytes);

@@ -1,6 +1,7 @@
 #pragma once
 
-// What Device asks of CUDA. cuda.cc answers in a build with CUDA, no_cuda.cc ("none present") in one without; CMake chooses.
+// What Device asks of CUDA. cuda.cc answers in a build with CUDA, no_cuda.cc ("none present") in
+// one without; CMake chooses.
 //
 //   if (index < cuda::device_count()) { cuda::device_memory(index).total; }
 

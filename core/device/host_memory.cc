@@ -26,7 +26,8 @@ constexpr GroupFiles kVersion1 = {
     "total_inactive_file"};
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 
-/// The number after `key` ("MemTotal:"), or at the start of the file where `key` is empty; empty when it is not there.
+/// The number after `key` ("MemTotal:"), or at the start of the file where `key` is empty; empty
+/// when it is not there.
 std::optional<int64_t> read_number(const fs::path& file, const std::string& key) {
   std::ifstream in(file);
   for (std::string word; key.empty() || in >> word;) {
@@ -61,8 +62,8 @@ HostMemory host_memory(const fs::path& root) {
   }
   HostMemory memory{*total * 1024, *available * 1024};
 
-  // Lines "4:memory:/a/b" (version 1) and "0::/a/b" (version 2). In a container the path may not exist below the mount,
-  // which then is the group itself: walking up ends there.
+  // Lines "4:memory:/a/b" (version 1) and "0::/a/b" (version 2). In a container the path may not
+  // exist below the mount, which then is the group itself: walking up ends there.
   std::ifstream groups(root / "proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
     const size_t first = line.find(':');

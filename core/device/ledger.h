@@ -1,6 +1,7 @@
 #pragma once
 
-// The counters behind a MemoryContext, shared by memory_context.cc and allocator.cc and nobody else.
+// The counters behind a MemoryContext, shared by memory_context.cc and allocator.cc and nobody
+// else.
 //
 //   Ledger::Tag tag = Ledger::of_this_thread();
 //   tag.ledger->charge(bytes, tag.category);      // throws when the limit or the hook says so
@@ -40,7 +41,8 @@ class Ledger {
   /// What an allocation of the calling thread is charged to.
   static Tag of_this_thread();
 
-  /// Counts an allocation; throws, with nothing counted, what the hook throws or c10::OutOfMemoryError over the limit.
+  /// Counts an allocation; throws, with nothing counted, what the hook throws or
+  /// c10::OutOfMemoryError over the limit.
   void charge(int64_t bytes, Category as);
   void discharge(int64_t bytes, Category as);
   void move(int64_t bytes, Category from, Category to);

@@ -21,7 +21,8 @@ struct ThreadTag {
 
 thread_local constinit ThreadTag thread_tag;
 
-/// Kept for the life of the process, on purpose: blocks and tagged threads may outlive their context.
+/// Kept for the life of the process, on purpose: blocks and tagged threads may outlive their
+/// context.
 Ledger& make_ledger(std::string name) {
   static std::mutex mutex;
   static auto* const ledgers = new std::deque<Ledger>;

@@ -146,10 +146,11 @@ class ScopedCategory {
   Category previous_;
 };
 
-/// Lets the OpenMP workers of the calling thread allocate for `context` from now on, in its current category. Kernels
-/// allocate inside workers (flash attention's backward does), where a scope of the calling thread is not seen. It costs one empty
-/// parallel region, so call it again whenever workers may be new: when the number of threads grew (set_threads() does), and
-/// before each op with three threads or more, since a library's region of fewer threads ends the others.
+/// Lets the OpenMP workers of the calling thread allocate for `context` from now on, in its current
+/// category. Kernels allocate inside workers (flash attention's backward does), where a scope of
+/// the calling thread is not seen. It costs one empty parallel region, so call it again whenever
+/// workers may be new: when the number of threads grew (set_threads() does), and before each op
+/// with three threads or more, since a library's region of fewer threads ends the others.
 void adopt_openmp_workers(MemoryContext& context);
 
 /// The same for the context, and the pinned category, that the calling thread has now.

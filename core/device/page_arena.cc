@@ -12,7 +12,8 @@ namespace {
 /// Address range taken from the system at once; costs no memory until touched.
 constexpr size_t kRegion = size_t{64} << 20;
 
-/// What may be resident beyond the peak of live bytes: an eighth of it, and enough not to matter for a small program.
+/// What may be resident beyond the peak of live bytes: an eighth of it, and enough not to matter
+/// for a small program.
 constexpr int64_t kSpareShare = 8;
 constexpr int64_t kSpareAtLeast = 8 * PageArena::kHugePage;
 
@@ -20,7 +21,8 @@ constexpr size_t round_up(size_t value, size_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// `bytes` (a multiple of the huge page) of fresh addresses, aligned to it; 0 when the system refuses.
+/// `bytes` (a multiple of the huge page) of fresh addresses, aligned to it; 0 when the system
+/// refuses.
 uintptr_t map_region(size_t bytes) {
   constexpr size_t kPage = PageArena::kHugePage;
   void* const mapped =
@@ -113,7 +115,8 @@ void PageArena::insert_free(uintptr_t begin, size_t bytes) {
   free_by_size_.emplace(bytes, begin);
 }
 
-/// Gives back huge pages wholly inside the free range, from its end, while more than `keep` bytes are cached.
+/// Gives back huge pages wholly inside the free range, from its end, while more than `keep` bytes
+/// are cached.
 void PageArena::release(uintptr_t begin, size_t bytes, int64_t keep) {
   const uintptr_t first = round_up(begin, kHugePage) / kHugePage;
   for (uintptr_t end = (begin + bytes) / kHugePage; end > first && cached() > keep; --end) {

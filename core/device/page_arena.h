@@ -1,10 +1,11 @@
 #pragma once
 
-// Large blocks out of huge pages, for reuse: best fit with coalescing over an address range as wide as needed. Addresses
-// are plentiful, so only pages count: a huge page is resident from the first block that touches it until it is wholly free
-// and given back. Best fit keeps that close to the peak of what is live, whatever the mix of sizes, where lists per size
-// class would keep the sum of each class's peak; and where fragments still add up to more than an eighth of the peak, free
-// huge pages are given back before new ones are touched.
+// Large blocks out of huge pages, for reuse: best fit with coalescing over an address range as wide
+// as needed. Addresses are plentiful, so only pages count: a huge page is resident from the first
+// block that touches it until it is wholly free and given back. Best fit keeps that close to the
+// peak of what is live, whatever the mix of sizes, where lists per size class would keep the sum of
+// each class's peak; and where fragments still add up to more than an eighth of the peak, free huge
+// pages are given back before new ones are touched.
 //
 //   PageArena arena;
 //   void* block = arena.allocate(33 << 20);   // null when the system has no more

@@ -1,6 +1,7 @@
 #pragma once
 
-// Typed, checked access to the keys of one object of config.json; a wrong value is a UserError naming file and key.
+// Typed, checked access to the keys of one object of config.json; a wrong value is a UserError
+// naming file and key.
 //
 //   ConfigReader keys(json, "Llama/config.json");
 //   int64_t layers = keys.integer("num_hidden_layers", 1, 10'000);            // required
@@ -18,8 +19,8 @@ namespace palimpsest {
 
 class ConfigReader {
  public:
-  /// `prefix` goes before the keys in messages ("rope_scaling."). Both outlive the reader. Throws where `json` is no
-  /// object.
+  /// `prefix` goes before the keys in messages ("rope_scaling."). Both outlive the reader. Throws
+  /// where `json` is no object.
   ConfigReader(const nlohmann::json& json, std::string file, std::string prefix = "");
 
   bool has(const std::string& key) const;

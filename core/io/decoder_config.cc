@@ -26,12 +26,12 @@ constexpr std::string_view kModelType = "llama";
 constexpr std::string_view kArchitecture = "LlamaForCausalLM";
 
 constexpr std::array<std::pair<std::string_view, HiddenAct>, 6> kActs = {{
-    {"silu", HiddenAct::Silu},
-    {"gelu", HiddenAct::Gelu},
-    {"gelu_pytorch_tanh", HiddenAct::GeluTanh},
-    {"relu", HiddenAct::Relu},
-    {"swish", HiddenAct::Silu},
-    {"gelu_new", HiddenAct::GeluTanh},
+    {"silu", HiddenAct::kSilu},
+    {"gelu", HiddenAct::kGelu},
+    {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
+    {"relu", HiddenAct::kRelu},
+    {"swish", HiddenAct::kSilu},
+    {"gelu_new", HiddenAct::kGeluTanh},
 }};
 
 constexpr std::array<std::pair<std::string_view, StoredDtype>, 3> kDtypes = {{
@@ -119,14 +119,14 @@ void refuse_unsupported(const ConfigReader& keys, int64_t max_positions) {
 /// Keys of a rope section that its type uses; "type" and "rope_theta" go with every type.
 std::set<std::string> rope_keys(RopeType type) {
   std::set<std::string> keys = {"type", "rope_type", "rope_theta", "partial_rotary_factor"};
-  if (type != RopeType::Default) {
+  if (type != RopeType::kDefault) {
     // transformers ignores the original length for linear and dynamic, but writes it.
     keys.insert({"factor", "original_max_position_embeddings"});
   }
-  if (type == RopeType::Llama3) {
+  if (type == RopeType::kLlama3) {
     keys.insert({"low_freq_factor", "high_freq_factor"});
   }
-  if (type == RopeType::Yarn) {
+  if (type == RopeType::kYarn) {
     keys.insert(
         {"attention_factor",
          "beta_fast",
@@ -149,7 +149,7 @@ RopeType parse_type(const ConfigReader& keys, bool has_settings) {
     if (has_settings) {
       keys.refuse("rope_type", "the section has settings that need it");
     }
-    return RopeType::Default;
+    return RopeType::kDefault;
   }
   const std::optional<RopeType> known = parse_rope_type(rope_type ? *rope_type : *type);
   if (!known) {
@@ -171,16 +171,16 @@ RopeConfig parse_rope_numbers(const ConfigReader& keys, RopeType type) {
     }
     return *value;
   };
-  if (type != RopeType::Default) {
+  if (type != RopeType::kDefault) {
     rope.factor = required("factor", 1.0);
     rope.original_max_position_embeddings =
         keys.optional_integer("original_max_position_embeddings", 1, kMaxPositions);
   }
-  if (type == RopeType::Llama3) {
+  if (type == RopeType::kLlama3) {
     rope.low_freq_factor = required("low_freq_factor", 0.0);
     rope.high_freq_factor = required("high_freq_factor", 0.0);
   }
-  if (type == RopeType::Yarn) {
+  if (type == RopeType::kYarn) {
     rope.attention_factor = keys.number("attention_factor", 0.0, kMax);
     rope.beta_fast = keys.number("beta_fast", 0.0, kMax).value_or(rope.beta_fast);
     rope.beta_slow = keys.number("beta_slow", 0.0, kMax).value_or(rope.beta_slow);
@@ -239,7 +239,7 @@ RopeConfig parse_rope(const ConfigReader& keys, const std::string& file) {
   result.theta = theta.value_or(result.theta);
   const auto original = keys.optional_integer("original_max_position_embeddings", 1, kMaxPositions);
   if (original && original != result.original_max_position_embeddings &&
-      result.type != RopeType::Default) {
+      result.type != RopeType::kDefault) {
     keys.refuse("original_max_position_embeddings", "the rope section does not say the same");
   }
   return result;
@@ -286,10 +286,10 @@ void check_rope(const RopeConfig& rope, const DecoderConfig& config, const std::
   if (!(rope.factor >= 1.0) || !std::isfinite(rope.factor)) {
     refuse(fmt::format("factor is {}, but must be at least 1", rope.factor));
   }
-  if (rope.type == RopeType::Dynamic && config.head_dim < 4) {
+  if (rope.type == RopeType::kDynamic && config.head_dim < 4) {
     refuse(fmt::format("head_dim is {}, but must be at least 4", config.head_dim));
   }
-  if (rope.type == RopeType::Llama3) {
+  if (rope.type == RopeType::kLlama3) {
     if (!rope.original_max_position_embeddings) {
       refuse("original_max_position_embeddings is missing");
     }
@@ -300,7 +300,7 @@ void check_rope(const RopeConfig& rope, const DecoderConfig& config, const std::
           rope.high_freq_factor));
     }
   }
-  if (rope.type == RopeType::Yarn && !(rope.beta_slow > 0.0 && rope.beta_slow <= rope.beta_fast)) {
+  if (rope.type == RopeType::kYarn && !(rope.beta_slow > 0.0 && rope.beta_slow <= rope.beta_fast)) {
     refuse(fmt::format(
         "beta_slow is {} and beta_fast {}, but 0 < slow <= fast must hold",
         rope.beta_slow,
@@ -310,18 +310,18 @@ void check_rope(const RopeConfig& rope, const DecoderConfig& config, const std::
 
 /// The section as transformers 4 spells it; null for the default type.
 nlohmann::json encode_rope(const RopeConfig& rope) {
-  if (rope.type == RopeType::Default) {
+  if (rope.type == RopeType::kDefault) {
     return nullptr;
   }
   nlohmann::json section = {{"rope_type", name_of(rope.type)}, {"factor", rope.factor}};
   if (rope.original_max_position_embeddings) {
     section["original_max_position_embeddings"] = *rope.original_max_position_embeddings;
   }
-  if (rope.type == RopeType::Llama3) {
+  if (rope.type == RopeType::kLlama3) {
     section["low_freq_factor"] = rope.low_freq_factor;
     section["high_freq_factor"] = rope.high_freq_factor;
   }
-  if (rope.type == RopeType::Yarn) {
+  if (rope.type == RopeType::kYarn) {
     section["beta_fast"] = rope.beta_fast;
     section["beta_slow"] = rope.beta_slow;
     section["truncate"] = rope.truncate;

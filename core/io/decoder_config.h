@@ -21,7 +21,7 @@
 namespace palimpsest {
 
 /// GeluTanh is also called gelu_new, Silu also swish (one formula each).
-enum class HiddenAct { Silu, Gelu, GeluTanh, Relu };
+enum class HiddenAct { kSilu, kGelu, kGeluTanh, kRelu };
 
 /// "silu", "gelu", "gelu_pytorch_tanh", "relu".
 std::string_view name_of(HiddenAct act);
@@ -40,7 +40,7 @@ struct DecoderConfig {
   bool attention_bias = false;
   bool mlp_bias = false;
   double attention_dropout = 0.0;
-  HiddenAct hidden_act = HiddenAct::Silu;
+  HiddenAct hidden_act = HiddenAct::kSilu;
   double initializer_range = 0.02;
   StoredDtype dtype = StoredDtype::F32; // of the stored weights: F32, F16 or BF16
   RopeConfig rope;

@@ -47,7 +47,8 @@ bool is_ignored(std::string_view name) {
   throw UserError("{}\n  {}", first, fmt::join(faults, "\n  "));
 }
 
-/// weight_map of the index: tensor -> file name. What is wrong with single entries is added to `faults`.
+/// weight_map of the index: tensor -> file name. What is wrong with single entries is added to
+/// `faults`.
 std::map<std::string, std::string> read_index(
     const fs::path& path,
     std::vector<std::string>& faults) {

@@ -9,7 +9,7 @@
 //   folder.compare_with(decoder_tensors(config));
 //   std::span<const std::byte> bytes = folder.bytes("model.norm.weight");
 //
-//   write_hf_folder("run/model", layout_like(folder), fill, Existing::Replace);
+//   write_hf_folder("run/model", layout_like(folder), fill, Existing::kReplace);
 //
 // Opening checks index, shards and headers and lists every fault at once; no tensor is read before
 // it is asked for.
@@ -74,7 +74,8 @@ class HfFolder {
 
   /// Brings embedding and head into one form. Tied: the folder may hold the embedding, the head or
   /// both with equal bytes, and afterwards tensors() holds the embedding only; both with different
-  /// values is a UserError, since training would silently drop one of them. Not tied: nothing to do.
+  /// values is a UserError, since training would silently drop one of them. Not tied: nothing to
+  /// do.
   void settle_head(bool tie_word_embeddings);
 
   /// UserError listing at once every tensor that is missing, unexpected, or of another shape.
@@ -131,6 +132,6 @@ void write_hf_folder(
     const std::filesystem::path& out,
     const HfFolderLayout& layout,
     const TensorFiller& fill,
-    Existing existing = Existing::Refuse);
+    Existing existing = Existing::kRefuse);
 
 } // namespace palimpsest

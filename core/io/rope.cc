@@ -23,7 +23,8 @@ std::vector<double> frequencies(double base, int64_t head_dim) {
   return result;
 }
 
-/// The base grows with the sequence, so that the slowest pair keeps within its trained range (NTK-aware scaling).
+/// The base grows with the sequence, so that the slowest pair keeps within its trained range
+/// (NTK-aware scaling).
 double dynamic_base(const RopeConfig& rope, int64_t head_dim, int64_t trained, int64_t length) {
   const double stretch =
       rope.factor * static_cast<double>(std::max(length, trained)) / static_cast<double>(trained) -
@@ -32,8 +33,8 @@ double dynamic_base(const RopeConfig& rope, int64_t head_dim, int64_t trained, i
   return rope.theta * std::pow(stretch, dim / (dim - 2.0));
 }
 
-/// Fast pairs stay, slow ones are divided by the factor, those between are blended by their number of turns in the
-/// original context.
+/// Fast pairs stay, slow ones are divided by the factor, those between are blended by their number
+/// of turns in the original context.
 void scale_llama3(const RopeConfig& rope, std::vector<double>& scaled) {
   const auto context = static_cast<double>(*rope.original_max_position_embeddings);
   for (double& frequency : scaled) {
@@ -44,7 +45,8 @@ void scale_llama3(const RopeConfig& rope, std::vector<double>& scaled) {
   }
 }
 
-/// Pairs between which YaRN blends: those that make beta_fast and beta_slow turns in the original context.
+/// Pairs between which YaRN blends: those that make beta_fast and beta_slow turns in the original
+/// context.
 std::pair<double, double> yarn_range(const RopeConfig& rope, int64_t head_dim, double context) {
   const auto dim = static_cast<double>(head_dim);
   const auto pair_with_turns = [&](double turns) {
@@ -110,28 +112,28 @@ RopeTable rope_table(
     int64_t sequence_length) {
   check(head_dim > 0 && head_dim % 2 == 0, "rotary embedding of head_dim {}", head_dim);
   double base = rope.theta;
-  if (rope.type == RopeType::Dynamic) {
+  if (rope.type == RopeType::kDynamic) {
     check(head_dim > 2, "dynamic rotary embedding of head_dim {}", head_dim);
     base = dynamic_base(rope, head_dim, max_position_embeddings, sequence_length);
   }
   std::vector<double> scaled = frequencies(base, head_dim);
   RopeTable table;
   switch (rope.type) {
-    case RopeType::Default:
-    case RopeType::Dynamic:
+    case RopeType::kDefault:
+    case RopeType::kDynamic:
       break;
-    case RopeType::Linear:
+    case RopeType::kLinear:
       for (double& frequency : scaled) {
         frequency /= rope.factor;
       }
       break;
-    case RopeType::Llama3:
+    case RopeType::kLlama3:
       check(
           rope.original_max_position_embeddings.has_value(),
           "llama3 rotary embedding without original_max_position_embeddings");
       scale_llama3(rope, scaled);
       break;
-    case RopeType::Yarn:
+    case RopeType::kYarn:
       scale_yarn(
           rope,
           head_dim,

@@ -2,11 +2,11 @@
 
 // Rotary position embedding: the inverse frequencies of every scaling type of the LLaMA family.
 //
-//   RopeConfig rope{.type = RopeType::Linear, .theta = 1e4, .factor = 4.0};
+//   RopeConfig rope{.type = RopeType::kLinear, .theta = 1e4, .factor = 4.0};
 //   RopeTable table = rope_table(rope, head_dim, max_position_embeddings, sequence_length);
 //
-// The angle of feature pair i at position p is p * table.inverse_frequencies[i]; its cos and sin are multiplied by
-// table.attention_scaling.
+// The angle of feature pair i at position p is p * table.inverse_frequencies[i]; its cos and sin
+// are multiplied by table.attention_scaling.
 //
 // Sources: RoFormer (arXiv 2104.09864); dynamic NTK and YaRN (arXiv 2309.00071); llama3 as
 // published with the model; all as computed by transformers' modeling_rope_utils.py, but in double
@@ -20,7 +20,7 @@
 
 namespace palimpsest {
 
-enum class RopeType { Default, Linear, Dynamic, Yarn, Llama3 };
+enum class RopeType { kDefault, kLinear, kDynamic, kYarn, kLlama3 };
 
 /// "default", "linear", "dynamic", "yarn", "llama3".
 std::string_view name_of(RopeType type);
@@ -28,7 +28,7 @@ std::optional<RopeType> parse_rope_type(std::string_view name);
 
 /// The rotary settings of a model; what a type does not use is left at its default.
 struct RopeConfig {
-  RopeType type = RopeType::Default;
+  RopeType type = RopeType::kDefault;
   double theta = 10000.0;
   double factor = 1.0; // all types but default
   // yarn and llama3: positions seen in pre-training; max_position_embeddings where absent (yarn

@@ -50,17 +50,17 @@ std::optional<int64_t> bytes_of(const TensorDeclaration& tensor) {
   return bits / 8;
 }
 
-/// Takes the header's JSON as a stream of events, so that duplicate names are seen and nesting costs no stack. Anything
-/// out of place throws.
+/// Takes the header's JSON as a stream of events, so that duplicate names are seen and nesting
+/// costs no stack. Anything out of place throws.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(const std::string& file, SafetensorsHeader& header) : file_(file), header_(header) {}
 
   bool start_object(size_t) override {
-    if (place_ == Place::Start) {
-      place_ = Place::Top;
-    } else if (place_ == Place::Top) {
-      place_ = name_ == kMetadataKey ? Place::Metadata : Place::Tensor;
+    if (place_ == Level::kStart) {
+      place_ = Level::kTop;
+    } else if (place_ == Level::kTop) {
+      place_ = name_ == kMetadataKey ? Level::kMetadata : Level::kTensor;
       tensor_ = {};
       tensor_.name = name_;
       seen_.clear();
@@ -71,7 +71,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool key(string_t& text) override {
-    if (place_ == Place::Top) {
+    if (place_ == Level::kTop) {
       if (!names_.insert(text).second) {
         throw UserError("{}: the name {} occurs twice in the header", file_, quote(text));
       }
@@ -81,7 +81,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     if (!seen_.insert(text).second) {
       throw UserError("{}: the key {} occurs twice", where(), quote(text));
     }
-    if (place_ == Place::Tensor && text != "dtype" && text != "shape" && text != "data_offsets") {
+    if (place_ == Level::kTensor && text != "dtype" && text != "shape" && text != "data_offsets") {
       throw UserError(
           "{}: unknown key {}; allowed are dtype, shape, data_offsets", where(), quote(text));
     }
@@ -90,7 +90,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool end_object() override {
-    if (place_ == Place::Tensor) {
+    if (place_ == Level::kTensor) {
       for (const char* required : {"dtype", "shape", "data_offsets"}) {
         if (!seen_.contains(required)) {
           throw UserError("{}: {} is missing", where(), required);
@@ -102,41 +102,41 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       std::tie(tensor_.begin, tensor_.end) = std::pair(offsets_[0], offsets_[1]);
       header_.tensors.push_back(std::move(tensor_));
     }
-    place_ = place_ == Place::Top ? Place::End : Place::Top;
+    place_ = place_ == Level::kTop ? Level::kEnd : Level::kTop;
     return true;
   }
 
   bool start_array(size_t) override {
-    if (place_ != Place::Tensor || key_ == "dtype") {
+    if (place_ != Level::kTensor || key_ == "dtype") {
       refuse_value("an array");
     }
-    place_ = key_ == "shape" ? Place::Shape : Place::Offsets;
-    if (place_ == Place::Offsets) {
+    place_ = key_ == "shape" ? Level::kShape : Level::kOffsets;
+    if (place_ == Level::kOffsets) {
       offsets_.clear();
     }
     return true;
   }
 
   bool end_array() override {
-    place_ = Place::Tensor;
+    place_ = Level::kTensor;
     return true;
   }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ != Place::Shape && place_ != Place::Offsets) {
+    if (place_ != Level::kShape && place_ != Level::kOffsets) {
       refuse_value("a number");
     }
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       refuse_value(std::to_string(value));
     }
-    (place_ == Place::Shape ? tensor_.shape : offsets_).push_back(static_cast<int64_t>(value));
+    (place_ == Level::kShape ? tensor_.shape : offsets_).push_back(static_cast<int64_t>(value));
     return true;
   }
 
   bool string(string_t& text) override {
-    if (place_ == Place::Metadata) {
+    if (place_ == Level::kMetadata) {
       header_.metadata.emplace(key_, text);
-    } else if (place_ == Place::Tensor && key_ == "dtype") {
+    } else if (place_ == Level::kTensor && key_ == "dtype") {
       const std::optional<StoredDtype> dtype = parse_stored_dtype(text);
       if (!dtype) {
         throw UserError("{}: unknown dtype {}", where(), quote(text));
@@ -168,7 +168,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  enum class Place { Start, Top, Metadata, Tensor, Shape, Offsets, End };
+  enum class Level { kStart, kTop, kMetadata, kTensor, kShape, kOffsets, kEnd };
 
   std::string where() const {
     return fmt::format("{}: tensor {}", file_, quote(name_));
@@ -176,15 +176,15 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   [[noreturn]] void refuse_value(const std::string& what) const {
     switch (place_) {
-      case Place::Shape:
+      case Level::kShape:
         throw UserError("{}: shape must hold non-negative integers, not {}", where(), what);
-      case Place::Offsets:
+      case Level::kOffsets:
         throw UserError("{}: data_offsets must hold non-negative integers, not {}", where(), what);
-      case Place::Tensor:
+      case Level::kTensor:
         throw UserError("{}: {} cannot be {}", where(), key_, what);
-      case Place::Metadata:
+      case Level::kMetadata:
         throw UserError("{}: __metadata__ {} must be a string, not {}", file_, quote(key_), what);
-      case Place::Top:
+      case Level::kTop:
         throw UserError("{}: {} must be an object, not {}", file_, quote(name_), what);
       default:
         throw UserError("{}: the header must be a JSON object, not {}", file_, what);
@@ -193,7 +193,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& file_;
   SafetensorsHeader& header_;
-  Place place_ = Place::Start;
+  Level place_ = Level::kStart;
   std::unordered_set<std::string> names_;
   std::set<std::string> seen_; // keys of the object that is open
   std::string name_;
@@ -202,7 +202,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   std::vector<int64_t> offsets_;
 };
 
-/// Each tensor by itself, then all together: they must cover the data without overlap, hole or rest.
+/// Each tensor by itself, then all together: they must cover the data without overlap, hole or
+/// rest.
 void check_layout(std::vector<StoredTensor>& tensors, int64_t data_bytes, const std::string& file) {
   for (const StoredTensor& tensor : tensors) {
     const std::string where = fmt::format("{}: tensor {}", file, quote(tensor.name));

@@ -1,6 +1,7 @@
 #pragma once
 
-// The safetensors format: an 8-byte little-endian header length, a JSON header, then the tensors' bytes without a gap.
+// The safetensors format: an 8-byte little-endian header length, a JSON header, then the tensors'
+// bytes without a gap.
 //
 //   SafetensorsFile file("model.safetensors");
 //   const StoredTensor& weight = file.at("lm_head.weight");
@@ -10,8 +11,9 @@
 //   writer.write("x", bytes);   // tensors in the order of writer.tensors(), each in pieces if wished
 //   writer.commit();
 //
-// Format and limits: https://github.com/huggingface/safetensors (README.md and safetensors/src/tensor.rs). A file that
-// breaks any of its rules is a UserError naming file and tensor.
+// Format and limits: https://github.com/huggingface/safetensors (README.md and
+// safetensors/src/tensor.rs). A file that breaks any of its rules is a UserError naming file and
+// tensor.
 
 #include <palimpsest/core/base/files.h>
 

@@ -160,7 +160,8 @@ int64_t visible_keys(bool causal, int64_t t, int64_t first_key, int64_t keys) {
   return causal ? std::clamp<int64_t>(t + 1 - first_key, 0, keys) : keys;
 }
 
-// Running maximum and sum of each query of a block: the online softmax (Milakov and Gimelshein, 2018).
+// Running maximum and sum of each query of a block: the online softmax (Milakov and Gimelshein,
+// 2018).
 struct OnlineSoftmax {
   std::array<float, kQueries> maximum;
   std::array<float, kQueries> sum;
@@ -170,7 +171,8 @@ struct OnlineSoftmax {
     sum.fill(0.0F);
   }
 
-  // Turns a row of scores into probabilities (up to the final division) and rescales what was accumulated before.
+  // Turns a row of scores into probabilities (up to the final division) and rescales what was
+  // accumulated before.
   void add(
       int64_t row,
       float* scores,
@@ -289,8 +291,9 @@ void forward_block(
   write_rows(out, softmax.sum.data(), out_head, first, queries);
 }
 
-// scores -> probabilities P, gradients dP -> dS = scale P (dP - delta), both zero where masked. With dropout factors F
-// the probabilities that met the values were P F, so dP is taken times F, and P F is left in scores.
+// scores -> probabilities P, gradients dP -> dS = scale P (dP - delta), both zero where masked.
+// With dropout factors F the probabilities that met the values were P F, so dP is taken times F,
+// and P F is left in scores.
 void softmax_backward_row(
     float* scores,
     float* gradients,
@@ -433,7 +436,8 @@ void forward_blocked(const AttentionProblem& p, const AttentionOutput& output) {
     at::parallel_for(0, p.q.size(0) * heads * blocks, 1, [&](int64_t begin, int64_t end) {
       const Scratch own = scratch_of_this_thread(scratch, width, 0);
       for (int64_t task = begin; task < end; ++task) {
-        // A causal block costs more the later it is; taking them from both ends in turn evens out contiguous shares.
+        // A causal block costs more the later it is; taking them from both ends in turn evens out
+        // contiguous shares.
         const int64_t j = task % blocks;
         const int64_t block = j % 2 == 0 ? j / 2 : blocks - 1 - j / 2;
         const int64_t head = task / blocks;

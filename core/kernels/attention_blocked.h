@@ -1,7 +1,8 @@
 #pragma once
 
-// Attention on the CPU in tiles: products in oneDNN's sgemm, softmax in vector code between them. Private to core/kernels;
-// attention.h says what is computed. Inputs are fp32 or bf16 with a last stride of 1; bf16 tiles are widened to fp32.
+// Attention on the CPU in tiles: products in oneDNN's sgemm, softmax in vector code between them.
+// Private to core/kernels; attention.h says what is computed. Inputs are fp32 or bf16 with a last
+// stride of 1; bf16 tiles are widened to fp32.
 
 #include <palimpsest/core/kernels/attention.h>
 

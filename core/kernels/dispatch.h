@@ -1,6 +1,7 @@
 #pragma once
 
-// Which tensors take the fast path, and the call with the tensor's C++ type. Private to core/kernels.
+// Which tensors take the fast path, and the call with the tensor's C++ type. Private to
+// core/kernels.
 
 #include <ATen/core/Tensor.h>
 #include <palimpsest/core/base/error.h>

@@ -22,7 +22,8 @@ namespace palimpsest::kernels {
 #ifndef PALIMPSEST_DROPOUT_RUN_
 #define PALIMPSEST_DROPOUT_RUN_
 
-// Consecutive elements that share all coordinates but the last, which enters the counter divided by four.
+// Consecutive elements that share all coordinates but the last, which enters the counter divided by
+// four.
 struct DropoutRun {
   PhiloxKey key;
   PhiloxCounter counter; ///< counter[0] is overwritten with the group of four
@@ -82,7 +83,8 @@ void philox_words(const DropoutRun& run, uint32_t first_group, int64_t groups, u
 }
 #endif
 
-// y = x * factor where kept, 0 where dropped; x null stands for ones. `first` is the last coordinate of element 0.
+// y = x * factor where kept, 0 where dropped; x null stands for ones. `first` is the last
+// coordinate of element 0.
 template <typename T>
 void apply_run(const DropoutRun& run, const T* x, int64_t first, int64_t elements, T* y) {
   const FloatTag d;
@@ -151,8 +153,8 @@ namespace {
 HWY_EXPORT(dropout_fast);
 HWY_EXPORT(factors_fast);
 
-// One Philox call mixes (seed, step, block, call) into 128 bits; features and attention each take a half as their key, so
-// the same counters under both never meet.
+// One Philox call mixes (seed, step, block, call) into 128 bits; features and attention each take a
+// half as their key, so the same counters under both never meet.
 enum class Purpose { kFeatures = 0, kAttention = 2 };
 
 DropoutRun make_run(double p, const DropoutKey& key, Purpose purpose) {

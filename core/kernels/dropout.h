@@ -56,8 +56,9 @@ struct AttentionTile {
   int64_t keys = 0;
 };
 
-/// The factors, 0 or 1/(1-p), by (row, head, query, key) for a tile's probabilities, written to `factors`: fp32 [queries,
-/// keys] on the CPU. Drawn apart from dropout_forward's under the same key.
+/// The factors, 0 or 1/(1-p), by (row, head, query, key) for a tile's probabilities, written to
+/// `factors`: fp32 [queries, keys] on the CPU. Drawn apart from dropout_forward's under the same
+/// key.
 void attention_dropout_factors(
     float* factors,
     const AttentionTile& tile,

@@ -29,7 +29,8 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
   }
 }
 
-// A thread owns columns and walks through all ids, so rows that repeat need no care and the work is even.
+// A thread owns columns and walks through all ids, so rows that repeat need no care and the work is
+// even.
 template <typename T>
 void add_rows(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& grad_weight) {
   constexpr int64_t kColumns = 64;

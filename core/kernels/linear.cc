@@ -51,8 +51,9 @@ onednn::Matrix row(const at::Tensor& vector) {
   return onednn::view(vector.unsqueeze(0));
 }
 
-// Adds (or stores) the column sums of dy. A thread owns columns and walks down all rows, so the bits do not depend on the
-// number of threads; partial sums of 64 rows keep the rounding error from growing with the rows.
+// Adds (or stores) the column sums of dy. A thread owns columns and walks down all rows, so the
+// bits do not depend on the number of threads; partial sums of 64 rows keep the rounding error from
+// growing with the rows.
 template <typename T>
 void add_column_sums(const at::Tensor& dy, float* sums, bool overwrite) {
   constexpr int64_t kColumns = 128;

@@ -53,7 +53,8 @@ void rms_norm_rows(
   }
 }
 
-// With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)), dweight = sum over rows of dy * n.
+// With n = x * rstd and g = dy * weight: dx = rstd * (g - n * mean(g * n)), dweight = sum over rows
+// of dy * n.
 template <typename T>
 void rms_norm_backward_rows(
     const T* dy,
@@ -119,8 +120,8 @@ void rms_norm_forward_fast(
   });
 }
 
-// Each group of rows sums its part of the weight gradient apart, in row order; groups are then added in order. Groups
-// depend on the number of rows alone.
+// Each group of rows sums its part of the weight gradient apart, in row order; groups are then
+// added in order. Groups depend on the number of rows alone.
 void rms_norm_backward_fast(
     const at::Tensor& dy,
     const at::Tensor& x,

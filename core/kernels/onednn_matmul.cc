@@ -113,8 +113,8 @@ std::shared_ptr<const Compiled> compile(const Matmul& p) {
   return compiled;
 }
 
-// A run meets a few dozen shapes, or as many more as it has sequence lengths; starting over when full costs less than
-// keeping an order of use.
+// A run meets a few dozen shapes, or as many more as it has sequence lengths; starting over when
+// full costs less than keeping an order of use.
 class Cache {
  public:
   std::shared_ptr<const Compiled> get(const Matmul& product) {

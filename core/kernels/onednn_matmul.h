@@ -1,10 +1,12 @@
 #pragma once
 
-// One matrix product in oneDNN, on raw pointers with any strides, with its compiled primitive kept for the next call.
+// One matrix product in oneDNN, on raw pointers with any strides, with its compiled primitive kept
+// for the next call.
 //
 //   onednn::matmul({.a = view(x), .b = transposed(view(w)), .c = view(y)});   // y = x w^T
 //
-// Private to core/kernels. Safe from several threads; scratch memory comes from at::empty, so trackers see it.
+// Private to core/kernels. Safe from several threads; scratch memory comes from at::empty, so
+// trackers see it.
 
 #include <ATen/core/Tensor.h>
 
@@ -35,7 +37,8 @@ struct Matmul {
 /// True for a dtype that oneDNN computes fast on this processor: fp32 always, bf16 from AVX-512 on.
 bool is_fast(at::ScalarType dtype);
 
-/// True where `tensor` (2-D) can be an operand as it is: last dimension contiguous, rows not overlapping.
+/// True where `tensor` (2-D) can be an operand as it is: last dimension contiguous, rows not
+/// overlapping.
 bool is_operand(const at::Tensor& tensor);
 
 /// `tensor` (2-D, is_operand) as a matrix.
@@ -43,7 +46,8 @@ Matrix view(const at::Tensor& tensor);
 
 Matrix transposed(const Matrix& matrix);
 
-/// Runs the product on the calling thread's OpenMP team and returns when it is done. No dimension may be 0.
+/// Runs the product on the calling thread's OpenMP team and returns when it is done. No dimension
+/// may be 0.
 void matmul(const Matmul& product);
 
 } // namespace palimpsest::kernels::onednn

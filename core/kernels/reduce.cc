@@ -18,10 +18,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::kernels::HWY_NAMESPACE {
 
-// Sixteen running values, whatever the vector's width: so every instruction set folds in the same order.
+// Sixteen running values, whatever the vector's width: so every instruction set folds in the same
+// order.
 constexpr int64_t kWays = 16;
 
-// A plain loop, which the compiler vectorises for each instruction set. Squares of floats are exact in double.
+// A plain loop, which the compiler vectorises for each instruction set. Squares of floats are exact
+// in double.
 template <typename T, typename Measure, typename Combine>
 double fold_chunk(const T* values, int64_t count, Measure measure, Combine combine) {
   std::array<double, kWays> running{};

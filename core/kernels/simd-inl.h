@@ -1,12 +1,12 @@
-// Vector helpers for the kernels' sources, compiled once per instruction set by Highway (hence no #pragma once: the
-// guard toggles with the target).
+// Vector helpers for the kernels' sources, compiled once per instruction set by Highway (hence no
+// #pragma once: the guard toggles with the target).
 //
 //   const hn::ScalableTag<float> d;
 //   for_each_vector(n, [&](int64_t i, size_t count) { store(d, hn::Mul(load(d, x + i, count), factor), y + i, count); });
 //
-// Memory holds float or bf16, arithmetic is in float. `count` is the lanes in use: fewer than a vector in the last step,
-// where the rest read as 0 and are not written. Tails go through the same instructions as full vectors, so a result does
-// not depend on where a range was cut.
+// Memory holds float or bf16, arithmetic is in float. `count` is the lanes in use: fewer than a
+// vector in the last step, where the rest read as 0 and are not written. Tails go through the same
+// instructions as full vectors, so a result does not depend on where a range was cut.
 
 #if defined(PALIMPSEST_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_SIMD_INL_H_

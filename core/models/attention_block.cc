@@ -166,7 +166,8 @@ Tensors AttentionBlock::AttentionTape::backward(
   return {graded_ ? dx.view(inputs[0].sizes()) : at::Tensor()};
 }
 
-/// Back from the block's output to the gradient of q, k and v before the rotation. Frees what the tape held for it.
+/// Back from the block's output to the gradient of q, k and v before the rotation. Frees what the
+/// tape held for it.
 at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
     const at::Tensor& dy,
     const at::Tensor& x,

@@ -1,13 +1,14 @@
 #pragma once
 
-// Pre-norm self-attention of the LLaMA family with its residual: x + dropout(o_proj(attention(rotary(qkv(norm(x)))))).
+// Pre-norm self-attention of the LLaMA family with its residual: x +
+// dropout(o_proj(attention(rotary(qkv(norm(x)))))).
 //
 //   AttentionBlock block(shape, {.norm = refs[0], .qkv = refs[1], .output = refs[3]}, rotary);
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
-// Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape owns the normed
-// input, q, k and v after the rotation, the attention's output and its logsumexp; a lean one redoes the norm, with the
-// same bits. Nothing asked for (yields = {}) skips o_proj.
+// Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape
+// owns the normed input, q, k and v after the rotation, the attention's output and its logsumexp; a
+// lean one redoes the norm, with the same bits. Nothing asked for (yields = {}) skips o_proj.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/models/param_ref.h>

@@ -25,7 +25,8 @@ at::Tensor make_leaf(const at::Tensor& tensor, bool requires_grad) {
   return leaf;
 }
 
-/// The graph holds its leaves, and these would hold the storages of inputs and parameters: leaves it their sizes only.
+/// The graph holds its leaves, and these would hold the storages of inputs and parameters: leaves
+/// it their sizes only.
 void let_go(at::Tensor& leaf) {
   if (leaf.requires_grad()) {
     leaf.set_data(at::empty({}, leaf.options().requires_grad(false)).expand(leaf.sizes()));

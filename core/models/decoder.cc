@@ -17,13 +17,13 @@ namespace {
 
 kernels::Activation activation_of(HiddenAct act) {
   switch (act) {
-    case HiddenAct::Silu:
+    case HiddenAct::kSilu:
       return kernels::Activation::kSilu;
-    case HiddenAct::Gelu:
+    case HiddenAct::kGelu:
       return kernels::Activation::kGeluErf;
-    case HiddenAct::GeluTanh:
+    case HiddenAct::kGeluTanh:
       return kernels::Activation::kGeluTanh;
-    case HiddenAct::Relu:
+    case HiddenAct::kRelu:
       return kernels::Activation::kRelu;
   }
   check(false, "an activation of no known kind");

@@ -5,9 +5,10 @@
 //   Chain chain = build_decoder(config, {.compute = at::kBFloat16});
 //   initialise_decoder(chain, config, /*seed=*/42, source);      // or load_weights (weights.h)
 //
-// Parameters carry Hugging Face's names. A block's parameters are one unit (norm gain and weights; q, k, v and gate, up
-// are neighbours, so that each is one product); a tied embedding is a unit of its own that the head shares, whose norm
-// then has its own. Layer N is named model.layers.N and runs over two blocks.
+// Parameters carry Hugging Face's names. A block's parameters are one unit (norm gain and weights;
+// q, k, v and gate, up are neighbours, so that each is one product); a tied embedding is a unit of
+// its own that the head shares, whose norm then has its own. Layer N is named model.layers.N and
+// runs over two blocks.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/decoder_config.h>
@@ -29,7 +30,8 @@ struct DecoderOptions {
 
 Chain build_decoder(const DecoderConfig& config, const DecoderOptions& options = {});
 
-/// As transformers initialises the family: linear and embedding weights N(0, initializer_range^2), biases 0, norm gains 1.
+/// As transformers initialises the family: linear and embedding weights N(0, initializer_range^2),
+/// biases 0, norm gains 1.
 void initialise_decoder(
     Chain& chain,
     const DecoderConfig& config,

@@ -5,7 +5,8 @@
 //   EmbeddingBlock block(table);      // table [V,H]
 //   Tensors hidden = block.forward({{ids}}, {TapeMode::kFull, {0}}, context).values;      // [B,T] -> [B,T,H]
 //
-// Reads the micro-batch's ids, which its backward needs again: a tape owns nothing. Ids outside [0,V) are an InternalError.
+// Reads the micro-batch's ids, which its backward needs again: a tape owns nothing. Ids outside
+// [0,V) are an InternalError.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/models/param_ref.h>

@@ -6,8 +6,9 @@
 //   LossResult result = head.forward({{hidden}}, /*gradient=*/true, context);
 //   at::Tensor logits = head.logits(hidden);      // [B,T,V], for evaluation and generation
 //
-// The logits of a micro-batch never exist at once: each chunk's become their own gradient and are spent on the input's
-// and the weights' gradients before the next chunk. Rows without a target are left out of all products.
+// The logits of a micro-batch never exist at once: each chunk's become their own gradient and are
+// spent on the input's and the weights' gradients before the next chunk. Rows without a target are
+// left out of all products.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/models/param_ref.h>
@@ -19,8 +20,8 @@ namespace palimpsest {
 
 struct HeadShape {
   double rms_norm_eps = 1e-6;
-  /// Of one chunk's logits. A chunk has at least kMinHeadRows rows, so that a large vocabulary's weights are not read for
-  /// a few rows only.
+  /// Of one chunk's logits. A chunk has at least kMinHeadRows rows, so that a large vocabulary's
+  /// weights are not read for a few rows only.
   int64_t chunk_bytes = int64_t{16} << 20;
 };
 

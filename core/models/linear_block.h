@@ -5,7 +5,8 @@
 //   LinearBlock block({.weight = refs[0], .bias = refs[1], .activation = kernels::Activation::kRelu});
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kFull, {0}}, context);      // x [B,K] -> [B,N]
 //
-// x is a declared saved input; the tape, lean or full, owns the activation's input (nothing where there is none).
+// x is a declared saved input; the tape, lean or full, owns the activation's input (nothing where
+// there is none).
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/kernels/activation.h>

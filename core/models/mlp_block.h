@@ -1,13 +1,14 @@
 #pragma once
 
-// Pre-norm gated feed-forward of the LLaMA family with its residual: x + dropout(down(act(gate(norm(x))) * up(norm(x)))).
+// Pre-norm gated feed-forward of the LLaMA family with its residual: x +
+// dropout(down(act(gate(norm(x))) * up(norm(x)))).
 //
 //   MlpBlock block(shape, {.norm = refs[0], .gate_up = refs[1], .down = refs[3]});
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
-// Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape owns the normed
-// input, gate and up, and their gated product; a lean one owns gate and up and redoes the others, with the same bits.
-// Nothing asked for (yields = {}) skips down_proj.
+// Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape
+// owns the normed input, gate and up, and their gated product; a lean one owns gate and up and
+// redoes the others, with the same bits. Nothing asked for (yields = {}) skips down_proj.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/kernels/activation.h>

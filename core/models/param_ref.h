@@ -1,6 +1,7 @@
 #pragma once
 
-// How a block names its parameters: by unit, never by tensor, so that a released and gathered unit is read anew.
+// How a block names its parameters: by unit, never by tensor, so that a released and gathered unit
+// is read anew.
 //
 //   BlockUnits made = add_units(chain, "model.layers.0.mlp", {{norm}, {gate, up}, {down}}, at::kBFloat16, trainable);
 //   at::Tensor gate_up = made.refs[1].view();     // [2I, H], fused: neighbours in the unit
@@ -14,7 +15,8 @@
 
 namespace palimpsest {
 
-/// A run of neighbouring parameters of one unit, used as one tensor. A default one is an absent parameter (no bias).
+/// A run of neighbouring parameters of one unit, used as one tensor. A default one is an absent
+/// parameter (no bias).
 class ParamRef {
  public:
   ParamRef() = default;
@@ -55,9 +57,9 @@ struct BlockUnits {
   std::vector<int> units; // their numbers in the chain
 };
 
-/// Adds a block's parameters to the chain: one unit for the trained ones (named `name`) and one for the frozen ones
-/// (`name`.frozen), either absent where empty. A group becomes one fused view; a filter that splits a group is a
-/// UserError.
+/// Adds a block's parameters to the chain: one unit for the trained ones (named `name`) and one for
+/// the frozen ones (`name`.frozen), either absent where empty. A group becomes one fused view; a
+/// filter that splits a group is a UserError.
 BlockUnits add_units(
     Chain& chain,
     const std::string& name,

@@ -5,8 +5,8 @@
 //   RotaryCache rotary(config.rope, config.head_dim, config.max_position_embeddings);
 //   kernels::rotary_forward_(q, rotary.table(/*length=*/512));
 //
-// A pure function of the length: the dynamic type, whose frequencies depend on it, gets a table of its own for each
-// length beyond the model's. One per chain, used from one thread.
+// A pure function of the length: the dynamic type, whose frequencies depend on it, gets a table of
+// its own for each length beyond the model's. One per chain, used from one thread.
 
 #include <palimpsest/core/io/rope.h>
 #include <palimpsest/core/kernels/rotary.h>

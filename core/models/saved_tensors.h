@@ -11,12 +11,14 @@
 //   ...
 //   saved->bind_inputs(inputs);                      // and the engine unpacks
 //
-// A view of a parameter or of a declared input becomes a handle: which one, sizes, strides, offset. It is read anew from
-// the unit or from the inputs given to the backward, so units may be released and gathered, and inputs recomputed, in
-// between. Everything else is owned, with its strides and offset. Autograd checks no versions of tensors saved through
-// hooks, so they are checked here: a tensor changed in place after it was saved is an InternalError.
+// A view of a parameter or of a declared input becomes a handle: which one, sizes, strides, offset.
+// It is read anew from the unit or from the inputs given to the backward, so units may be released
+// and gathered, and inputs recomputed, in between. Everything else is owned, with its strides and
+// offset. Autograd checks no versions of tensors saved through hooks, so they are checked here: a
+// tensor changed in place after it was saved is an InternalError.
 //
-// LibTorch asks its engine for the hooks, so the first use installs an engine that gives them, for the whole process.
+// LibTorch asks its engine for the hooks, so the first use installs an engine that gives them, for
+// the whole process.
 
 #include <palimpsest/core/contracts/block.h>
 
@@ -33,7 +35,8 @@ class SavedTensors {
   /// `is_saved`: by input, whether views of it become handles. `units`: whose parameters do.
   SavedTensors(TensorSpan inputs, std::vector<bool> is_saved, std::vector<ParamUnit*> units);
 
-  /// While it lives, what this thread's autograd saves is packed into `saved`. Recordings do not nest.
+  /// While it lives, what this thread's autograd saves is packed into `saved`. Recordings do not
+  /// nest.
   class Recording {
    public:
     explicit Recording(std::shared_ptr<SavedTensors> saved);
@@ -44,7 +47,8 @@ class SavedTensors {
 
   /// Ends the forward: checks that nothing saved was changed, and lets go of the inputs.
   void finish();
-  /// The inputs of the backward, of the sizes and strides they had. Those not saved may be undefined.
+  /// The inputs of the backward, of the sizes and strides they had. Those not saved may be
+  /// undefined.
   void bind_inputs(TensorSpan inputs);
 
   /// What is owned.

@@ -5,8 +5,8 @@
 //   SquaredErrorBlock loss;
 //   LossResult result = loss.forward({{prediction}}, /*gradient=*/true, context);      // prediction [B,D]
 //
-// Reads the micro-batch's labels, float [B,D]; its targets are the elements, so the step's loss is the mean squared error.
-// The sum is in double.
+// Reads the micro-batch's labels, float [B,D]; its targets are the elements, so the step's loss is
+// the mean squared error. The sum is in double.
 
 #include <palimpsest/core/contracts/block.h>
 

@@ -1,14 +1,15 @@
 #pragma once
 
-// The weight gradients of a hand-written backward: done at once, or queued for a later part of the plan.
+// The weight gradients of a hand-written backward: done at once, or queued for a later part of the
+// plan.
 //
 //   jobs.defer(part == BackwardPart::kInput);
 //   jobs.linear(dy, x, weight, bias);       // grad(weight) += dy^T x now, or in run()
 //   ...
 //   jobs.run();
 //
-// Both ways make the same calls in the same order, so they give the same bits. What is queued is owned here (about as
-// much as the block's full tape); frozen parameters queue and cost nothing.
+// Both ways make the same calls in the same order, so they give the same bits. What is queued is
+// owned here (about as much as the block's full tape); frozen parameters queue and cost nothing.
 
 #include <palimpsest/core/models/param_ref.h>
 
@@ -34,8 +35,8 @@ class WeightJobs {
   /// Of rows looked up by ids [R]: dy [R,H].
   void embedding(const at::Tensor& ids, const at::Tensor& dy, const ParamRef& table);
 
-  /// The input gradient [R,H] of a norm, with `add_to` (the gradient over the residual branch, may be undefined) added;
-  /// the gain's gradient is a job.
+  /// The input gradient [R,H] of a norm, with `add_to` (the gradient over the residual branch, may
+  /// be undefined) added; the gain's gradient is a job.
   at::Tensor rms_norm(
       const at::Tensor& dy,
       const at::Tensor& x,

@@ -53,8 +53,8 @@ at::ScalarType scalar_type(const TensorDeclaration& tensor) {
   }
 }
 
-/// Calls copy(part of values, buffer, bytes of the part) in parts of bounded size. The bytes are aligned to nothing, hence
-/// the buffer.
+/// Calls copy(part of values, buffer, bytes of the part) in parts of bounded size. The bytes are
+/// aligned to nothing, hence the buffer.
 template <typename Bytes, typename Copy>
 void in_parts(const at::Tensor& values, at::ScalarType dtype, Bytes bytes, Copy copy) {
   constexpr int64_t kPart = int64_t{1} << 20;

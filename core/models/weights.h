@@ -7,8 +7,8 @@
 //   load_weights(folder, chain, source);
 //   write_hf_folder(out, layout_like(folder), export_filler(chain, source));
 //
-// Nothing here knows how parameters are stored: a unit's values are whatever part of its flat buffer the source gives,
-// so that a rank fills only its own shard.
+// Nothing here knows how parameters are stored: a unit's values are whatever part of its flat
+// buffer the source gives, so that a rank fills only its own shard.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/hf_folder.h>
@@ -19,9 +19,9 @@
 
 namespace palimpsest {
 
-/// Elements [begin, begin + values.numel()) of a unit's flat buffer: fp32 (the master weights, or parameters that are
-/// fp32 themselves), or parameters of another dtype that have no master. What lies beyond the unit's parameters is padding
-/// and is left alone.
+/// Elements [begin, begin + values.numel()) of a unit's flat buffer: fp32 (the master weights, or
+/// parameters that are fp32 themselves), or parameters of another dtype that have no master. What
+/// lies beyond the unit's parameters is padding and is left alone.
 struct UnitValues {
   at::Tensor values;
   int64_t begin = 0;
@@ -34,8 +34,8 @@ struct Initial {
   double value = 0;
 };
 
-/// Fills every parameter. An element is a function of (seed, the parameter's name, its place in the parameter) alone, so
-/// it depends on no layout, sharding or thread count.
+/// Fills every parameter. An element is a function of (seed, the parameter's name, its place in the
+/// parameter) alone, so it depends on no layout, sharding or thread count.
 void initialise(
     Chain& chain,
     const UnitSource& source,
@@ -45,13 +45,15 @@ void initialise(
 /// Names and shapes of a chain's parameters, as its model folder must hold them.
 std::vector<TensorDeclaration> declarations(const Chain& chain);
 
-/// Fills every parameter from a folder whose head is settled (HfFolder::settle_head). F32, F16 and BF16 are widened
-/// exactly to fp32; parameters of a narrower dtype without a master are rounded to nearest. UserError listing every
-/// missing, unexpected or mis-shaped tensor at once, before anything is read.
+/// Fills every parameter from a folder whose head is settled (HfFolder::settle_head). F32, F16 and
+/// BF16 are widened exactly to fp32; parameters of a narrower dtype without a master are rounded to
+/// nearest. UserError listing every missing, unexpected or mis-shaped tensor at once, before
+/// anything is read.
 void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source);
 
-/// Hands out each parameter by name in the dtype that the file to be written wants, rounded to nearest. A tied chain gives
-/// its embedding for lm_head.weight too. The source must give whole units. InternalError for a name that the chain lacks.
+/// Hands out each parameter by name in the dtype that the file to be written wants, rounded to
+/// nearest. A tied chain gives its embedding for lm_head.weight too. The source must give whole
+/// units. InternalError for a name that the chain lacks.
 TensorFiller export_filler(const Chain& chain, UnitSource source);
 
 } // namespace palimpsest

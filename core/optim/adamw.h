@@ -1,6 +1,7 @@
 #pragma once
 
-// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019), as torch.optim.AdamW computes it.
+// AdamW (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019), as
+// torch.optim.AdamW computes it.
 //
 //   const AdamW optimizer(0.9, 0.95, 1e-8);
 //   optimizer.step(store.shard(unit), {.learning_rate = 2e-5, .gradient_factor = clip, .step = 12});
@@ -17,7 +18,8 @@ class AdamW final : public Optimizer {
   int moment_count() const override {
     return 2;
   }
-  /// Updates the fp32 master and refreshes the bf16 parameters from it; without a master the fp32 parameters themselves.
+  /// Updates the fp32 master and refreshes the bf16 parameters from it; without a master the fp32
+  /// parameters themselves.
   void step(ParamShard& shard, const UpdateScalars& scalars) const override;
 
  private:

@@ -15,8 +15,9 @@
 
 namespace palimpsest {
 
-/// (sum |g|^p)^(1/p) for p = 1 and 2, max |g| for p = infinity. One partial result per chunk of 4,096 elements counted from
-/// the gradient's start, in double, folded in order: the result does not depend on how a unit is sharded.
+/// (sum |g|^p)^(1/p) for p = 1 and 2, max |g| for p = infinity. One partial result per chunk of
+/// 4,096 elements counted from the gradient's start, in double, folded in order: the result does
+/// not depend on how a unit is sharded.
 class FoldedNorm final : public GradientNorm {
  public:
   /// UserError unless p is 1, 2 or infinity.
@@ -31,8 +32,9 @@ class FoldedNorm final : public GradientNorm {
   kernels::ChunkReduction reduction_;
 };
 
-/// What scales every gradient so that their norm is at most `max_norm`: min(1, max_norm / (norm + 1e-6)), as
-/// torch.nn.utils.clip_grad_norm_. Infinity clips nothing. `norm` must be finite, `max_norm` above 0.
+/// What scales every gradient so that their norm is at most `max_norm`: min(1, max_norm / (norm +
+/// 1e-6)), as torch.nn.utils.clip_grad_norm_. Infinity clips nothing. `norm` must be finite,
+/// `max_norm` above 0.
 double clip_factor(double norm, double max_norm);
 
 } // namespace palimpsest

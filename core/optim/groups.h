@@ -5,8 +5,8 @@
 //   const ParameterGroups groups({{.match = "norm|bias$", .weight_decay = 0}}, 0.1, names);
 //   shard.groups = groups.ranges(unit, 0, unit.numel());
 //
-// Without a rule every parameter decays, norms and biases too, as in torch.optim.AdamW over model.parameters(). The rule
-// above takes norms and biases out.
+// Without a rule every parameter decays, norms and biases too, as in torch.optim.AdamW over
+// model.parameters(). The rule above takes norms and biases out.
 
 #include <palimpsest/core/contracts/param_store.h>
 #include <palimpsest/core/contracts/param_unit.h>
@@ -36,8 +36,9 @@ struct GroupValues {
 
 class ParameterGroups {
  public:
-  /// `names`: all trainable parameters. The first rule that matches a name counts; the others get factor 1 and
-  /// `weight_decay`. UserError naming the rule where its expression is invalid, or where no parameter gets it.
+  /// `names`: all trainable parameters. The first rule that matches a name counts; the others get
+  /// factor 1 and `weight_decay`. UserError naming the rule where its expression is invalid, or
+  /// where no parameter gets it.
   ParameterGroups(
       const std::vector<GroupRule>& rules,
       double weight_decay,
@@ -45,9 +46,9 @@ class ParameterGroups {
 
   GroupValues of(const std::string& parameter) const;
 
-  /// The groups of elements [begin, end) of a unit's flat buffer, counted from `begin`, neighbours of equal values joined.
-  /// Padding behind the unit's last parameter goes with what stands before it: zeros stay zeros under any values. An empty
-  /// shard has no ranges.
+  /// The groups of elements [begin, end) of a unit's flat buffer, counted from `begin`, neighbours
+  /// of equal values joined. Padding behind the unit's last parameter goes with what stands before
+  /// it: zeros stay zeros under any values. An empty shard has no ranges.
   std::vector<GroupRange> ranges(const ParamUnit& unit, int64_t begin, int64_t end) const;
 
  private:

@@ -8,10 +8,11 @@
 //   schedule.factor(55);    // 0.55
 //   schedule.factor(100);   // 0.1, and so for ever after
 //
-// The index is the number of updates made before: the first update uses factor(0), update n (counted from 1) uses
-// factor(n - 1). It counts neither micro-batches, ranks nor skipped steps. This is how transformers counts, whose values
-// these are (optimization.py of transformers 5: get_constant_, get_linear_, get_cosine_with_min_lr_schedule_with_warmup
-// and get_wsd_schedule), but for two things: linear takes a floor too, and nothing rises again after the last step.
+// The index is the number of updates made before: the first update uses factor(0), update n
+// (counted from 1) uses factor(n - 1). It counts neither micro-batches, ranks nor skipped steps.
+// This is how transformers counts, whose values these are (optimization.py of transformers 5:
+// get_constant_, get_linear_, get_cosine_with_min_lr_schedule_with_warmup and get_wsd_schedule),
+// but for two things: linear takes a floor too, and nothing rises again after the last step.
 
 #include <cstdint>
 #include <optional>
@@ -33,12 +34,12 @@ struct ScheduleSettings {
 
 class LearningRateSchedule {
  public:
-  /// UserError naming the keys of `scheduler` and what was given: an unknown name, a warm-up (and wsd's decay) longer than
-  /// the run, a ratio outside [0, 1], a floor where the name has none.
+  /// UserError naming the keys of `scheduler` and what was given: an unknown name, a warm-up (and
+  /// wsd's decay) longer than the run, a ratio outside [0, 1], a floor where the name has none.
   explicit LearningRateSchedule(ScheduleSettings settings);
 
-  /// What multiplies the peak learning rate after `index` >= 0 updates, in [0, 1]. A warm-up of w updates is index / w; wsd
-  /// begins it at the floor. Past total_steps: the last value.
+  /// What multiplies the peak learning rate after `index` >= 0 updates, in [0, 1]. A warm-up of w
+  /// updates is index / w; wsd begins it at the floor. Past total_steps: the last value.
   double factor(int64_t index) const;
 
   int64_t warmup_steps() const {

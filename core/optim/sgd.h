@@ -1,6 +1,7 @@
 #pragma once
 
-// Stochastic gradient descent with momentum, as torch.optim.SGD computes it with dampening 0 and without Nesterov.
+// Stochastic gradient descent with momentum, as torch.optim.SGD computes it with dampening 0 and
+// without Nesterov.
 //
 //   const Sgd optimizer(0.9);
 //   optimizer.step(store.shard(unit), {.learning_rate = 0.1, .gradient_factor = clip, .step = 12});

@@ -19,8 +19,8 @@ struct UpdateBuffers {
   at::Tensor bf16_copy; // the parameters where there is a master; else undefined
 };
 
-/// Calls `update` for each group of the shard, in order. InternalError where the shard breaks its contract: sizes, dtypes,
-/// the number of moments, gaps between groups.
+/// Calls `update` for each group of the shard, in order. InternalError where the shard breaks its
+/// contract: sizes, dtypes, the number of moments, gaps between groups.
 void for_each_group(
     const ParamShard& shard,
     int moment_count,

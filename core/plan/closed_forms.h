@@ -1,11 +1,13 @@
 #pragma once
 
-// What checkpointing a uniform chain costs and saves, in closed form: a check on simulate(), and what `plan` prints.
+// What checkpointing a uniform chain costs and saves, in closed form: a check on simulate(), and
+// what `plan` prints.
 //
 //   executions(12, 3);                       // 33: 12 forwards, 12 backwards, 9 reruns
 //   best_interval(16, 1, 1);                 // 4: the square root
 //
-// Chain of N layers, each with `activations` bytes of tape and an input of `input` bytes; K of them keep their tapes.
+// Chain of N layers, each with `activations` bytes of tape and an input of `input` bytes; K of them
+// keep their tapes.
 
 #include <cstdint>
 
@@ -14,19 +16,19 @@ namespace palimpsest {
 /// Layer executions of a step, forward and backward: 2N with all tapes, 3N - K with K kept.
 int64_t executions(int layers, int kept);
 
-/// Bytes of tapes at the peak: N * a without recomputation, K * a with the last K kept (one layer's at least, while it
-/// runs again).
+/// Bytes of tapes at the peak: N * a without recomputation, K * a with the last K kept (one layer's
+/// at least, while it runs again).
 int64_t tape_bytes(int kept, int64_t activations);
 
 /// K / N: tapes with K layers kept over tapes with all.
 double tape_ratio(int layers, int kept);
 
-/// Bytes at the peak where every `interval`-th input is kept: the inputs of all segments and one segment's tapes,
-/// ceil(N / interval) * input + interval * activations.
+/// Bytes at the peak where every `interval`-th input is kept: the inputs of all segments and one
+/// segment's tapes, ceil(N / interval) * input + interval * activations.
 int64_t interval_bytes(int layers, int interval, int64_t input, int64_t activations);
 
-/// The smallest interval with the fewest interval_bytes; near sqrt(N * input / activations), so sqrt(N) where an input
-/// is as large as a tape. (Chen et al. 2016, arXiv:1604.06174.)
+/// The smallest interval with the fewest interval_bytes; near sqrt(N * input / activations), so
+/// sqrt(N) where an input is as large as a tape. (Chen et al. 2016, arXiv:1604.06174.)
 int best_interval(int layers, int64_t input, int64_t activations);
 
 } // namespace palimpsest

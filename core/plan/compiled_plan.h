@@ -1,6 +1,7 @@
 #pragma once
 
-// A plan made ready for interpretation: its places numbered, its effects flat; private to core/plan.
+// A plan made ready for interpretation: its places numbered, its effects flat; private to
+// core/plan.
 //
 //   CompiledPlan compiled(plan, job);
 //   for (const PlaceUse& use : compiled.uses(index)) { copies[use.place] ... }
@@ -22,7 +23,8 @@ struct PlaceUse {
 
 class CompiledPlan {
  public:
-  /// Numbers the places that the plan or its rank's persistent states name. Throws PlanError as effects() does.
+  /// Numbers the places that the plan or its rank's persistent states name. Throws PlanError as
+  /// effects() does.
   CompiledPlan(const StepPlan& plan, int pipeline_rank, const Job& job);
 
   const StepPlan& plan() const {

@@ -6,7 +6,8 @@
 //   mine.add(3);            // true: it was new
 //   whole.add(mine);        // false where one of them was there already: it would be counted twice
 //
-// A bitset over the window of words it needs, so that one rank's part of a set over a thousand ranks stays small.
+// A bitset over the window of words it needs, so that one rank's part of a set over a thousand
+// ranks stays small.
 
 #include <algorithm>
 #include <bit>

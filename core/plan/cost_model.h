@@ -1,6 +1,7 @@
 #pragma once
 
-// What a plan must know of a model: bytes, seconds and FLOPs of its blocks, and who reads what from whom.
+// What a plan must know of a model: bytes, seconds and FLOPs of its blocks, and who reads what from
+// whom.
 //
 //   ModelCost model;
 //   model.units.push_back({.name = "embedding", .parameter_bytes = 4096, .gradient_bytes = 4096, .state_bytes = 8192});
@@ -8,8 +9,9 @@
 //   model.layers.push_back({.name = "layers.0", .blocks = {1, 3}});
 //   model.validate();
 //
-// A model is a chain of blocks in execution order; the last one is terminal (head and loss): with a tape its FORWARD is
-// its BACKWARD too. Bytes are those of the largest micro-batch, seconds and FLOPs those of one execution.
+// A model is a chain of blocks in execution order; the last one is terminal (head and loss): with a
+// tape its FORWARD is its BACKWARD too. Bytes are those of the largest micro-batch, seconds and
+// FLOPs those of one execution.
 
 #include <palimpsest/core/plan/slot.h>
 
@@ -38,7 +40,8 @@ struct BlockRange {
   }
 };
 
-/// What is sharded, gathered, reduced and updated as one. Bytes are those of the whole, not of a shard.
+/// What is sharded, gathered, reduced and updated as one. Bytes are those of the whole, not of a
+/// shard.
 struct UnitCost {
   std::string name{};
   int64_t parameter_bytes = 0; ///< in the dtype that blocks compute with
@@ -71,8 +74,8 @@ struct BlockCost {
   std::vector<int64_t> value_bytes{}; ///< of each value it writes; empty for the terminal block
   std::vector<int> units{}; ///< distinct
 
-  /// The reads whose storages the tape shares: BACKWARD reads them as values, so they are counted once and are
-  /// not part of the tape's bytes. Empty: all that it reads.
+  /// The reads whose storages the tape shares: BACKWARD reads them as values, so they are counted
+  /// once and are not part of the tape's bytes. Empty: all that it reads.
   std::optional<std::vector<ValueRef>> saves{};
   int64_t lean_bytes = 0; ///< of a lean tape
   int64_t full_bytes = 0; ///< of a full tape

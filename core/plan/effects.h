@@ -4,7 +4,8 @@
 //
 //   for (const Effect& effect : effects(op, job)) { ... }
 //
-// The verifier, the offload pass and the drop pass know operations only through this. Only DROP and RELEASE free.
+// The verifier, the offload pass and the drop pass know operations only through this. Only DROP and
+// RELEASE free.
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/plan/job.h>
@@ -37,7 +38,8 @@ class PlanError : public Error {
   explicit PlanError(const std::string& message) : Error(message, 70) {}
 };
 
-/// In the order of `Use`. Throws PlanError for a block, unit, slot, micro-batch or peer that the job does not have.
+/// In the order of `Use`. Throws PlanError for a block, unit, slot, micro-batch or peer that the
+/// job does not have.
 std::vector<Effect> effects(const Op& op, const Job& job);
 
 /// The same into a vector that is cleared first, for loops that must not allocate.

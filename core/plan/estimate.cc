@@ -137,8 +137,8 @@ void Simulation::count_flops(Rank& rank) {
   }
 }
 
-/// Through the time graph. A cycle: collectives of different groups cross, which hangs where a rank runs its
-/// communication strictly in order.
+/// Through the time graph. A cycle: collectives of different groups cross, which hangs where a rank
+/// runs its communication strictly in order.
 double Simulation::longest_path() const {
   std::vector<int> blockers(events_.size(), 0);
   std::vector<size_t> first(events_.size() + 1, 0);

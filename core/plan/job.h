@@ -5,7 +5,8 @@
 //   Job job({.model = model, .stages = {{0, 9}}, .micro_batches = 4, .mesh = {.shard = 2}, .placement = {.zero = 3}});
 //   job.size({SlotKind::kParamShard, 0});                 // bytes of this rank's half
 //
-// Immutable; safe to share among threads. Stage s (a run of blocks) sits on pipeline rank s % mesh.pipeline.
+// Immutable; safe to share among threads. Stage s (a run of blocks) sits on pipeline rank s %
+// mesh.pipeline.
 
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/op.h>
@@ -17,7 +18,8 @@
 
 namespace palimpsest {
 
-/// ZeRO as a table (which states are sharded) and the tier on which each kind of slot rests between uses.
+/// ZeRO as a table (which states are sharded) and the tier on which each kind of slot rests between
+/// uses.
 struct Placement {
   int zero = 0; ///< 0 to 3
   TierId parameters = TierId::kDevice; ///< off the device only as shards (zero: 3)
@@ -64,8 +66,9 @@ struct Mesh {
   }
 };
 
-/// Seconds per byte of each link. `reduce_workspace`: what a reduce-scatter receives besides its operands, in units
-/// (by all-to-all: one). Where communication was not measured to overlap with computing, it is charged to compute.
+/// Seconds per byte of each link. `reduce_workspace`: what a reduce-scatter receives besides its
+/// operands, in units (by all-to-all: one). Where communication was not measured to overlap with
+/// computing, it is charged to compute.
 struct LinkCosts {
   double communication = 0;
   double copy = 0; ///< device to host and back
@@ -100,8 +103,8 @@ struct RankGroup {
 
 class Job {
  public:
-  /// Throws UserError where the description contradicts itself (stages that do not cover the blocks, a shard group
-  /// with nothing to shard, whole parameters off the device, ...).
+  /// Throws UserError where the description contradicts itself (stages that do not cover the
+  /// blocks, a shard group with nothing to shard, whole parameters off the device, ...).
   explicit Job(JobDescription description);
 
   const ModelCost& model() const {
@@ -132,8 +135,8 @@ class Job {
   // ---- what follows from the model
   /// Blocks that read the value, ascending.
   const std::vector<int>& readers(ValueRef value) const;
-  /// At or after a trainable unit along the data flow: only these blocks need a BACKWARD (the terminal block's happens
-  /// in its FORWARD), only their values have gradients.
+  /// At or after a trainable unit along the data flow: only these blocks need a BACKWARD (the
+  /// terminal block's happens in its FORWARD), only their values have gradients.
   bool differentiable(int block) const {
     return differentiable_[static_cast<size_t>(block)];
   }
@@ -174,7 +177,8 @@ class Job {
   }
 
   // ---- what follows from placement and mesh
-  /// Whether a trainable unit goes through this axis; those it does, it does in the order shard, replicate, tie.
+  /// Whether a trainable unit goes through this axis; those it does, it does in the order shard,
+  /// replicate, tie.
   bool has_axis(int unit, ReduceAxis axis) const;
   /// The parameter slot that persists.
   Slot weight(int unit) const;

@@ -48,8 +48,8 @@ std::vector<Pair> pair_transfers(const Plans& plans) {
   return pairs;
 }
 
-/// Vector clocks: row `index` of a rank says how many operations of each rank are known to be issued once the rank has
-/// issued that operation.
+/// Vector clocks: row `index` of a rank says how many operations of each rank are known to be
+/// issued once the rank has issued that operation.
 class Clocks {
  public:
   Clocks(const Plans& plans, const Job& job, const std::vector<Pair>& pairs)

@@ -14,12 +14,14 @@ namespace palimpsest {
 
 constexpr int kNeverKnown = std::numeric_limits<int>::max();
 
-/// Per rank and operation: for a SEND the index of the first operation here after which its RECV is known to be posted
-/// there, because something that the peer sent later has been used here (kNeverKnown: nothing tells); for others their
-/// own index. A DROP that waits for a SEND before that may wait for a peer that waits for this rank.
+/// Per rank and operation: for a SEND the index of the first operation here after which its RECV is
+/// known to be posted there, because something that the peer sent later has been used here
+/// (kNeverKnown: nothing tells); for others their own index. A DROP that waits for a SEND before
+/// that may wait for a peer that waits for this rank.
 std::vector<std::vector<int>> receipts(const Plans& plans, const Job& job);
 
-/// A use of a place: by which operation, and until which one it holds the place (a SEND: its receipt).
+/// A use of a place: by which operation, and until which one it holds the place (a SEND: its
+/// receipt).
 struct Touch {
   int index = 0;
   int until = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The operations of a training step, as values: comparable, hashable, printed and parsed one a line.
+// The operations of a training step, as values: comparable, hashable, printed and parsed one a
+// line.
 //
 //   Op op = Op::forward(3, 0, TapeMode::kFull, ValueSet{0});
 //   to_text(op);                                          // "FORWARD block=3 mb=0 tape=full yields={0}"
@@ -38,13 +39,16 @@ enum class OpKind : uint8_t {
 };
 constexpr int kOpKinds = 15;
 
-/// What a FORWARD leaves for its BACKWARD: nothing (it must run again), what is dear to redo, or all.
+/// What a FORWARD leaves for its BACKWARD: nothing (it must run again), what is dear to redo, or
+/// all.
 enum class TapeMode : uint8_t { kNone, kLean, kFull };
 
-/// A whole BACKWARD, or one of its halves: input gradients now, weight gradients later (zero-bubble schedules).
+/// A whole BACKWARD, or one of its halves: input gradients now, weight gradients later (zero-bubble
+/// schedules).
 enum class BackwardPart : uint8_t { kBoth, kInput, kWeight };
 
-/// The groups a gradient is summed over, in this order: `tie` joins the pipeline ranks that share a unit.
+/// The groups a gradient is summed over, in this order: `tie` joins the pipeline ranks that share a
+/// unit.
 enum class ReduceAxis : uint8_t { kShard, kReplicate, kTie };
 
 /// A set of a block's value indices, 0 to 63.
@@ -84,7 +88,8 @@ struct MicroBatchRange {
   auto operator<=>(const MicroBatchRange&) const = default;
 };
 
-/// One operation. Fields that its kind does not use keep their defaults, so that equality is meaning.
+/// One operation. Fields that its kind does not use keep their defaults, so that equality is
+/// meaning.
 struct Op {
   OpKind kind = OpKind::kCommit;
   int block = -1; ///< FORWARD BACKWARD
@@ -168,7 +173,8 @@ TapeMode parse_tape(std::string_view text);
 /// The kind in capitals, then the fields it uses as key=value, in a fixed order.
 std::string to_text(const Op& op);
 
-/// The inverse; every field of the kind must be there exactly once, in any order. Throws UserError naming the text.
+/// The inverse; every field of the kind must be there exactly once, in any order. Throws UserError
+/// naming the text.
 Op parse_op(std::string_view text);
 
 } // namespace palimpsest

@@ -1,6 +1,7 @@
 #pragma once
 
-// A training step is a value: for each rank, the ordered list of operations it performs for one optimizer step.
+// A training step is a value: for each rank, the ordered list of operations it performs for one
+// optimizer step.
 //
 //   Plans plans = compose(job, schedule, options);        // one plan a pipeline rank
 //   std::cout << to_text(plans[0]);                       // one operation a line
@@ -26,7 +27,8 @@ using Plans = std::vector<StepPlan>;
 /// One operation a line.
 std::string to_text(const StepPlan& plan);
 
-/// The inverse; empty lines and those that begin with '#' are skipped. Throws UserError naming the line.
+/// The inverse; empty lines and those that begin with '#' are skipped. Throws UserError naming the
+/// line.
 StepPlan parse_plan(std::string_view text);
 
 /// The same number on every machine for equal plans.

@@ -1,12 +1,13 @@
 #pragma once
 
-// The contract of strategies: a pure function from the plans of the pipeline ranks to plans that do more.
+// The contract of strategies: a pure function from the plans of the pipeline ranks to plans that do
+// more.
 //
 //   Plans with_gathers = gather_pass(plans, job, options);
 //
-// Passes share only the vocabulary of operations and slots; they never call or know of each other. Every rank can
-// apply every pass to all ranks' plans and gets the same. Plans leak by construction until drop_pass, so verify
-// (simulate.h) what is complete.
+// Passes share only the vocabulary of operations and slots; they never call or know of each other.
+// Every rank can apply every pass to all ranks' plans and gets the same. Plans leak by construction
+// until drop_pass, so verify (simulate.h) what is complete.
 
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/plan.h>

@@ -5,7 +5,8 @@
 //   std::vector<Turn> turns = schedule.turns(rank, ranks, micro_batches);
 //   StepPlan plan = schedule_plan(turns, job);            // parallel/pipeline: the compute-only plan
 //
-// A schedule knows no block: stage s sits on pipeline rank s % ranks, and there are `chunks` stages a rank.
+// A schedule knows no block: stage s sits on pipeline rank s % ranks, and there are `chunks` stages
+// a rank.
 
 #include <functional>
 #include <string>

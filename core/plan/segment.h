@@ -5,8 +5,9 @@
 //   Segment kept_lean{{1, 3}, TapeMode::kLean, {}};
 //   Segment again = recomputed({3, 7});           // no tape; runs again, with full tapes, before its BACKWARD
 //
-// Without a tape the blocks run again before their BACKWARD, as `rerun` says, which may again leave parts for later:
-// decisions are a tree, so nested reruns (Revolve) need no other mechanism. Blocks in no segment keep full tapes.
+// Without a tape the blocks run again before their BACKWARD, as `rerun` says, which may again leave
+// parts for later: decisions are a tree, so nested reruns (Revolve) need no other mechanism. Blocks
+// in no segment keep full tapes.
 
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/op.h>

@@ -14,7 +14,8 @@
 
 namespace palimpsest {
 
-/// A collective (kind, unit, micro-batches, group) or a transfer (kind, slot, peer); other fields keep their defaults.
+/// A collective (kind, unit, micro-batches, group) or a transfer (kind, slot, peer); other fields
+/// keep their defaults.
 struct SignatureLine {
   OpKind kind = OpKind::kAgree;
   int unit = -1;
@@ -28,7 +29,8 @@ struct SignatureLine {
 
 std::vector<SignatureLine> signature(const StepPlan& plan, int rank, const Job& job);
 
-/// One number for the communication of all ranks; `plans`: of the pipeline ranks. The same on every machine.
+/// One number for the communication of all ranks; `plans`: of the pipeline ranks. The same on every
+/// machine.
 uint64_t communication_hash(const Plans& plans, const Job& job);
 
 } // namespace palimpsest

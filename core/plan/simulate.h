@@ -1,12 +1,14 @@
 #pragma once
 
-// One symbolic interpreter of the plans of all ranks together: it verifies them, and estimates their bytes and seconds.
+// One symbolic interpreter of the plans of all ranks together: it verifies them, and estimates
+// their bytes and seconds.
 //
 //   PlanReport report = simulate(plans, job);                         // plans of the pipeline ranks; PlanError if invalid
 //   report.ranks[0].peak[TierId::kDevice];
 //   simulate(spread(plans, job.mesh()), job, promised);           // plans of all world ranks, against a budget
 //
-// Nothing here computes a tensor: a slot is a name, its size and, for gradients, the set of contributions in it.
+// Nothing here computes a tensor: a slot is a name, its size and, for gradients, the set of
+// contributions in it.
 
 #include <palimpsest/core/plan/effects.h>
 #include <palimpsest/core/plan/job.h>
@@ -102,8 +104,8 @@ using PlanBudget = std::vector<TierBytes>;
 using WorldPlans = std::vector<const StepPlan*>;
 WorldPlans spread(const Plans& plans, const Mesh& mesh);
 
-/// Throws PlanError naming the rule that the plans break, or the tier that would be over budget. An empty budget
-/// allows everything.
+/// Throws PlanError naming the rule that the plans break, or the tier that would be over budget. An
+/// empty budget allows everything.
 PlanReport simulate(const WorldPlans& plans, const Job& job, const PlanBudget& budget = {});
 
 /// `plans`: of the pipeline ranks.

@@ -4,9 +4,10 @@
 //
 //   PlanReport report = Simulation(plans, job, budget).run();
 //
-// Ranks run in turn, each until it has to wait: an operation waits until its operands have arrived, AGREE for all
-// REDUCEs, DROP and in-place changes also for outstanding asynchronous readers. simulation.cc interprets, rules.cc
-// holds the rules of single kinds, estimate.cc bytes of workspace and seconds.
+// Ranks run in turn, each until it has to wait: an operation waits until its operands have arrived,
+// AGREE for all REDUCEs, DROP and in-place changes also for outstanding asynchronous readers.
+// simulation.cc interprets, rules.cc holds the rules of single kinds, estimate.cc bytes of
+// workspace and seconds.
 
 #include <palimpsest/core/plan/compiled_plan.h>
 #include <palimpsest/core/plan/contributions.h>
@@ -30,8 +31,8 @@ class Simulation {
   /// Of a state: from before the step, updated in this rank's part only, updated as a whole.
   enum class Age : uint8_t { kNone, kOld, kPartial, kNew };
 
-  /// A node of the time graph, by number. `done`: all parties have issued it, so that whoever waits for it will not
-  /// wait for ever.
+  /// A node of the time graph, by number. `done`: all parties have issued it, so that whoever waits
+  /// for it will not wait for ever.
   struct Event {
     double seconds = 0;
     bool done = true;

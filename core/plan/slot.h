@@ -1,12 +1,14 @@
 #pragma once
 
-// Slots: the names of the tensors that live across operations, states included, and the places they occupy.
+// Slots: the names of the tensors that live across operations, states included, and the places they
+// occupy.
 //
 //   Slot tape{.kind = SlotKind::kTape, .owner = 3, .mb = 0};
 //   to_text(tape);                          // "tape(3,mb=0)"
 //   parse_slot("value(loader,0,mb=1)");     // what LOAD brings
 //
-// A slot may be live on several tiers at once; a (slot, tier) is a place: what is charged, and what DROP frees.
+// A slot may be live on several tiers at once; a (slot, tier) is a place: what is charged, and what
+// DROP frees.
 
 #include <compare>
 #include <cstdint>
@@ -52,7 +54,8 @@ struct Place {
   auto operator<=>(const Place&) const = default;
 };
 
-/// Whether slots of this kind belong to one micro-batch (owner: a block) or to the step (owner: a unit).
+/// Whether slots of this kind belong to one micro-batch (owner: a block) or to the step (owner: a
+/// unit).
 constexpr bool per_micro_batch(SlotKind kind) {
   return kind <= SlotKind::kWeightJobs;
 }

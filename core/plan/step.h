@@ -1,7 +1,7 @@
 #pragma once
 
-// The pass that ends a step: AGREE, then UPDATE of each trained unit (and PUBLISH where whole parameters have sharded
-// optimizers), then COMMIT. Nothing in evaluation.
+// The pass that ends a step: AGREE, then UPDATE of each trained unit (and PUBLISH where whole
+// parameters have sharded optimizers), then COMMIT. Nothing in evaluation.
 //
 //   plans = step_pass(plans, job, options);
 

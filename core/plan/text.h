@@ -51,7 +51,8 @@ std::optional<int> find_name(
   return std::nullopt;
 }
 
-/// The place of `text` among `names`. Throws UserError that says what was wanted and lists the names.
+/// The place of `text` among `names`. Throws UserError that says what was wanted and lists the
+/// names.
 template <size_t size>
 int parse_name(
     const std::array<std::string_view, size>& names,

@@ -56,6 +56,14 @@ int64_t layer_tape(const ModelCost& cost, const LayerCost& layer) {
   return bytes;
 }
 
+/// Bytes of what a layer reads first.
+int64_t input_bytes(const ModelCost& cost, const LayerCost& layer) {
+  const ValueRef& read = cost.blocks[static_cast<size_t>(layer.blocks.begin)].reads.front();
+  return read.producer == kLoader ? cost.batch_bytes
+                                  : cost.blocks[static_cast<size_t>(read.producer)]
+                                        .value_bytes[static_cast<size_t>(read.index)];
+}
+
 /// One sign a layer: what its forward leaves for the backward; a bar ends what runs again as one.
 std::string layer_map(const ModelCost& cost, const Segments& segments) {
   std::string map;
@@ -146,7 +154,7 @@ std::string describe_work(const PlanReport& report, const ModelCost& cost, int m
   const int rerun_layers = static_cast<int>(rank.reruns) / std::max(1, micro_batches * per_layer);
   const int kept = layers - rerun_layers;
   const int64_t tape = layer_tape(cost, middle);
-  const int64_t input = cost.blocks[static_cast<size_t>(middle.blocks.begin) - 1].value_bytes[0];
+  const int64_t input = input_bytes(cost, middle);
   text += row(
       "closed forms",
       fmt::format(

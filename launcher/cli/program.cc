@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <string>
 #include <vector>
@@ -61,7 +62,12 @@ int parse_and_run(int count, const char* const* arguments) {
 
 int run_program(int count, const char* const* arguments) {
   try {
-    return parse_and_run(count, arguments);
+    const int code = parse_and_run(count, arguments);
+    if (!std::cout.flush() || std::fflush(stdout) != 0) {
+      throw EnvironmentError(
+          "cannot write to standard output: the disk is full or the pipe closed");
+    }
+    return code;
   } catch (const Error& error) {
     std::fprintf(stderr, "palimpsest: %s\n", error.what());
     return error.exit_code();

@@ -122,7 +122,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
       100.0 * static_cast<double>(peak_device_bytes_ - predicted) / static_cast<double>(predicted),
       format_bytes(last_.peak_rss_bytes),
       format_bytes(baseline_rss),
-      format_bytes(last_.peak_rss_bytes - baseline_rss - peak_device_bytes_));
+      format_bytes(std::max<int64_t>(0, last_.peak_rss_bytes - baseline_rss - peak_device_bytes_)));
   if (skipped_ > 0) {
     text += fmt::format(
         "warning: {} of {} steps were skipped: {} with a loss or gradient that is not finite, {} "

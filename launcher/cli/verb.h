@@ -1,7 +1,8 @@
 #pragma once
 
-// The verbs of the command line. A verb is a file with one function that adds its subcommand; it does its work in the
-// subcommand's callback, and ends by returning (exit code 0) or by throwing (an Error's own code).
+// The verbs of the command line. A verb is a file with one function that adds its subcommand; it
+// does its work in the subcommand's callback, and ends by returning (exit code 0) or by throwing
+// (an Error's own code).
 //
 //   void add_train_verb(CLI::App& program) {
 //     auto options = std::make_shared<TrainOptions>();

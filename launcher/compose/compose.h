@@ -5,7 +5,8 @@
 //   Plans plans = compose(job, find_schedule("1f1b"), options);
 //   PlanReport report = simulate(plans, job);               // plans leak until the last pass: verify here
 //
-// Recompute must precede gather, and recompute, gather, reduce and step must precede offload; drop is last.
+// Recompute must precede gather, and recompute, gather, reduce and step must precede offload; drop
+// is last.
 
 #include <palimpsest/core/plan/plan_pass.h>
 #include <palimpsest/core/plan/schedule.h>

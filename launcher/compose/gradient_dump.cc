@@ -25,7 +25,7 @@ std::vector<TensorDeclaration> trainable_tensors(const Chain& chain) {
 GradientDump::GradientDump(std::filesystem::path file, const Chain& chain)
     : chain_(chain), writer_(std::move(file), trainable_tensors(chain)) {}
 
-void GradientDump::op_begin(size_t /*index*/, const Op& op) {
+void GradientDump::op_end(size_t /*index*/, const Op& op) {
   if (done_ || op.kind != OpKind::kAgree) {
     return;
   }

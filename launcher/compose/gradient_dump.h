@@ -20,7 +20,7 @@ class GradientDump final : public Observer {
   GradientDump(std::filesystem::path file, const Chain& chain);
 
   /// At the first AGREE, where all gradients are complete and none is clipped.
-  void op_begin(size_t index, const Op& op) override;
+  void op_end(size_t index, const Op& op) override;
 
  private:
   const Chain& chain_;

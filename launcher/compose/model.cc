@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -44,7 +45,7 @@ RopeConfig rope_config(const RunConfig::Model& model) {
 
 HiddenAct hidden_act(const std::string& name) {
   for (const HiddenAct act :
-       {HiddenAct::Silu, HiddenAct::Gelu, HiddenAct::GeluTanh, HiddenAct::Relu}) {
+       {HiddenAct::kSilu, HiddenAct::kGelu, HiddenAct::kGeluTanh, HiddenAct::kRelu}) {
     if (name == name_of(act)) {
       return act;
     }
@@ -87,11 +88,10 @@ MlpChainConfig mlp_config(const RunConfig::Model& model) {
       {"gelu_pytorch_tanh", kernels::Activation::kGeluTanh},
       {"relu", kernels::Activation::kRelu},
       {"tanh", kernels::Activation::kTanh}};
-  for (const auto& [name, activation] : activations) {
-    if (model.hidden_act() == name) {
-      mlp.activation = activation;
-    }
-  }
+  const auto found = std::ranges::find(
+      activations, model.hidden_act(), &std::pair<std::string_view, kernels::Activation>::first);
+  check(found != activations.end(), "no activation {}", model.hidden_act());
+  mlp.activation = found->second;
   return mlp;
 }
 
@@ -125,7 +125,7 @@ Model::Model(const RunConfig& config) {
 }
 
 void Model::check_length(int64_t positions) const {
-  const bool stretches = settings_.decoder.rope.type == RopeType::Dynamic;
+  const bool stretches = settings_.decoder.rope.type == RopeType::kDynamic;
   if (reads_tokens() && !stretches && positions > max_positions()) {
     throw UserError(
         "data.sequence_length: samples have {} tokens, but the model's max_position_embeddings is "
@@ -181,7 +181,7 @@ void Model::write(const std::filesystem::path& out, const UnitSource& source) co
   } else {
     layout = new_layout(R"({"model_type": "mlp"})", declarations(chain_));
   }
-  write_hf_folder(out, layout, export_filler(chain_, source), Existing::Replace);
+  write_hf_folder(out, layout, export_filler(chain_, source), Existing::kReplace);
 }
 
 } // namespace palimpsest

@@ -20,7 +20,8 @@ namespace palimpsest {
 
 class Model {
  public:
-  /// UserError where the folder, the keys or their combination name no model that this version trains.
+  /// UserError where the folder, the keys or their combination name no model that this version
+  /// trains.
   explicit Model(const RunConfig& config);
 
   Chain& chain() {
@@ -32,7 +33,8 @@ class Model {
   /// "llama, 31,990,272 parameters, fp32".
   std::string description() const;
 
-  /// What samples must be like: token ids below the vocabulary, at most so many positions; or features.
+  /// What samples must be like: token ids below the vocabulary, at most so many positions; or
+  /// features.
   bool reads_tokens() const {
     return family_ != "mlp";
   }
@@ -58,8 +60,8 @@ class Model {
   /// Every parameter: from the folder, or initialised from `seed`.
   void fill(uint64_t seed, const UnitSource& source);
 
-  /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the weights came from one.
-  /// A chain that is no decoder is written as its weights alone.
+  /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the
+  /// weights came from one. A chain that is no decoder is written as its weights alone.
   void write(const std::filesystem::path& out, const UnitSource& source) const;
 
  private:

@@ -24,23 +24,18 @@
 namespace palimpsest {
 namespace {
 
-/// A tensors file has rows of one length; other formats are cut.
-bool carries_its_length(const DataFile& file) {
-  return file.format == "tensors" ||
-      (file.format.empty() && file.path.extension() == ".safetensors");
-}
-
 DataSettings data_settings(const RunConfig& config, const Model& model) {
   DataSettings settings;
   for (const std::string& file : config.data().files()) {
     settings.files.push_back({file, config.data().format()});
   }
   for (const RunConfig::Source& source : config.data().sources()) {
-    settings.files.push_back({source.path(), source.format()});
+    settings.files.push_back(
+        {source.path(), source.has_format() ? source.format() : config.data().format()});
   }
   if (config.data().has_sequence_length()) {
     settings.sequence_length = config.data().sequence_length();
-  } else if (model.reads_tokens() && !carries_its_length(settings.files.front())) {
+  } else if (model.reads_tokens() && config.data().format() != "tensors") {
     settings.sequence_length = std::min<int64_t>(512, model.max_positions());
   }
   settings.vocabulary_size = model.vocabulary_size();
@@ -66,6 +61,7 @@ ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t s
   settings.warmup_ratio = config.warmup_ratio();
   settings.min_ratio = config.min_ratio();
   settings.decay_ratio = config.decay_ratio();
+  settings.decay = config.decay();
   return settings;
 }
 
@@ -139,8 +135,8 @@ std::vector<std::string> trainable_names(const Chain& chain) {
 } // namespace
 
 Run::Run(RunConfig config)
-    : config_(std::move(config)), batch_(derive_batch(config_, 1)), memory_("rank 0"),
-      here_(memory_) {
+    : config_(std::move(config)), batch_(derive_batch(config_, 1)), memory_("rank 0") {
+  const ScopedContext here(memory_);
   install_cpu_allocator();
   set_threads(
       config_.training().has_threads() ? static_cast<int>(config_.training().threads())
@@ -207,6 +203,7 @@ const PlanReport& Run::full_report() {
 }
 
 void Run::prepare() {
+  const ScopedContext here(memory_);
   check_output(output(), config_.training().restart());
   require_memory(full_report().peak(TierId::kDevice), "a step");
   store_ = std::make_unique<LocalParamStore>(
@@ -215,13 +212,13 @@ void Run::prepare() {
       groups_,
       memory_);
   const ScopedCategory scratch(memory_, Category::kWorkspace);
-  model_->fill(settings_.seed, unit_source());
+  model_->fill(settings_.seed, parameters());
   for (size_t unit = 0; unit < model_->chain().units.size(); ++unit) {
     store_->refresh(static_cast<int>(unit));
   }
 }
 
-UnitSource Run::unit_source() {
+UnitSource Run::parameters() {
   return [this](int unit) { return UnitValues{.values = store_->shard(unit).values()}; };
 }
 
@@ -231,9 +228,10 @@ void Run::dump_gradients(std::filesystem::path file) {
 
 void Run::train(const std::vector<Observer*>& observers) {
   check(store_ != nullptr, "a run trains after prepare()");
+  const ScopedContext here(memory_);
   MetricsWriter metrics(output() / "metrics.jsonl");
-  std::vector<Observer*> all = observers;
-  all.push_back(&metrics);
+  std::vector<Observer*> all = {&metrics};
+  all.insert(all.end(), observers.begin(), observers.end());
   if (gradient_dump_ != nullptr) {
     all.push_back(gradient_dump_.get());
   }
@@ -254,6 +252,10 @@ void Run::train(const std::vector<Observer*>& observers) {
 }
 
 int64_t Run::next_token(const std::vector<int64_t>& ids) {
+  if (ids.empty()) {
+    throw UserError("next_token: there must be at least one token to go on from");
+  }
+  const ScopedContext here(memory_);
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   const auto length = static_cast<int64_t>(ids.size());
   at::Tensor row = at::empty({1, length}, at::kLong);
@@ -262,8 +264,10 @@ int64_t Run::next_token(const std::vector<int64_t>& ids) {
 }
 
 std::filesystem::path Run::write_model() {
+  const ScopedContext here(memory_);
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
   const std::filesystem::path folder = output() / "model";
-  model_->write(folder, unit_source());
+  model_->write(folder, parameters());
   return folder;
 }
 

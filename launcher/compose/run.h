@@ -74,11 +74,15 @@ class Run {
   void train(const std::vector<Observer*>& observers);
 
   /// The first step's accumulated gradients, before clipping, will be written to this safetensors
-  /// file under the parameters' global names. Opens it, so an unwritable one is known now. Call before train().
+  /// file under the parameters' global names. Opens it, so an unwritable one is known now. Call
+  /// before train().
   void dump_gradients(std::filesystem::path file);
 
   /// The likeliest token after `ids`, by the parameters as they are now.
   int64_t next_token(const std::vector<int64_t>& ids);
+
+  /// The fp32 values of each unit as they are now, after prepare().
+  UnitSource parameters();
 
   /// Writes the trained model to the output folder, as model/.
   std::filesystem::path write_model();
@@ -88,13 +92,11 @@ class Run {
   }
 
  private:
-  UnitSource unit_source();
   void make_optimizer_parts();
 
   RunConfig config_;
   BatchSizes batch_;
   MemoryContext memory_;
-  ScopedContext here_;
   std::optional<Model> model_;
   std::unique_ptr<StepBatches> batches_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a chain costs on this device, measured: each distinct block runs once on a micro-batch of the
-// real size, and its bytes, transients and seconds become the plan's ModelCost.
+// What a chain costs on this device, measured: each distinct block runs in each of its ways on a
+// micro-batch of the real size, and its bytes, transients and seconds become the plan's ModelCost.
 //
 //   ModelCost cost = profile(chain, largest_micro_batch, memory, {.moment_count = 2});
 //

@@ -20,7 +20,8 @@ std::string layer_names(const ModelCost& model) {
   return names + (model.layers.size() > kShown ? ", ..." : "");
 }
 
-/// The layers that an entry names: a layer's name, else an index, else a regular expression over whole names.
+/// The layers that an entry names: a layer's name, else an index, else a regular expression over
+/// whole names.
 std::vector<int> named_layers(const ModelCost& model, const std::string& entry) {
   const int count = static_cast<int>(model.layers.size());
   for (int layer = 0; layer < count; ++layer) {
@@ -78,7 +79,8 @@ double saving(const ModelCost& model, int layer, TapeMode kept) {
   return static_cast<double>(bytes) / seconds;
 }
 
-/// All but the `count` layers that save least; among equals the later ones are kept, since their backward is nearer.
+/// All but the `count` layers that save least; among equals the later ones are kept, since their
+/// backward is nearer.
 std::vector<bool> all_but(const ModelCost& model, int count, TapeMode kept) {
   const int layers = static_cast<int>(model.layers.size());
   if (count < 0 || count > layers) {

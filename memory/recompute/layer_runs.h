@@ -17,13 +17,15 @@ struct LayerRun {
   int end = 0;
 };
 
-/// The runs, in order and disjoint, run again, each as one segment; other layers keep options.kept_tape.
+/// The runs, in order and disjoint, run again, each as one segment; other layers keep
+/// options.kept_tape.
 Segments recompute_runs(
     const ModelCost& model,
     const std::vector<LayerRun>& runs,
     const PolicyOptions& options);
 
-/// The same, the last run only where options.keep_last_segment (or the policy's default) does not keep it.
+/// The same, the last run only where options.keep_last_segment (or the policy's default) does not
+/// keep it.
 Segments recompute_runs(
     const ModelCost& model,
     std::vector<LayerRun> runs,

@@ -27,8 +27,8 @@ const Segment* find(const Segments& segments, int block) {
   return nullptr;
 }
 
-/// What a rerun of the segment must write again: what the segment reads, except what was sent to another rank, whose
-/// receipt may not be known yet.
+/// What a rerun of the segment must write again: what the segment reads, except what was sent to
+/// another rank, whose receipt may not be known yet.
 ValueSet yields_again(int block, BlockRange segment, const Job& job) {
   ValueSet yields;
   for (const int index : job.read_values(block)) {

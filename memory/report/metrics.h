@@ -1,7 +1,7 @@
 #pragma once
 
-// metrics.jsonl: one JSON object per optimizer step, whole and on disk when the step's record is
-// seen.
+// metrics.jsonl: one JSON object per optimizer step, handed to the system as a whole line when the
+// step ends.
 //
 //   MetricsWriter metrics("runs/a/metrics.jsonl");   // {"step": 1, "loss": 4.16, "grad_norm": ...}
 

@@ -1,10 +1,11 @@
 #pragma once
 
-// Measures what a plan's operations really hold: the highest total of tracked bytes during each one.
+// Measures what a plan's operations really hold: the highest total of tracked bytes during each
+// one.
 //
 //   MemoryTracker tracker(memory);
 //   Executor executor(chain, {..., .observers = {&tracker}});
-//   tracker.ops()[17].peak;                     // beside Report::ranks[0].device_bytes[17]
+//   tracker.ops()[17].peak;                     // beside PlanReport::ranks[0].device_bytes[17]
 
 #include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/device/memory_context.h>

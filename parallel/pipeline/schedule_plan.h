@@ -14,8 +14,8 @@ namespace palimpsest {
 
 StepPlan schedule_plan(const std::vector<Turn>& turns, const Job& job);
 
-/// Of every pipeline rank; in evaluation without the backward turns. Throws UserError where the schedule wants another
-/// number of stages than the job has.
+/// Of every pipeline rank; in evaluation without the backward turns. Throws UserError where the
+/// schedule wants another number of stages than the job has.
 Plans schedule_plans(const Schedule& schedule, const Job& job);
 
 } // namespace palimpsest

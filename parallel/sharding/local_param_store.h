@@ -2,7 +2,7 @@
 
 // The parameter store of a group of one: every unit is whole and lives on the device.
 //
-//   LocalParamStore store(units, {.master = true, .moment_count = 2}, groups, memory);
+//   LocalParamStore store(units, {.moment_count = 2}, groups, memory);
 //   store.shard(3).values().copy_(weights);
 //   store.refresh(3);                       // the parameters from their master
 //
@@ -24,9 +24,9 @@ class LocalParamStore final : public ParamStore {
     int moment_count = 0; // fp32 tensors per trainable unit
   };
 
-  /// Allocates what training `units` needs: parameters in each unit's dtype, for trainable ones also
-  /// zeroed moments and, where the dtype is not fp32, an fp32 master. `groups[unit]` covers the unit;
-  /// the units are bound to their data and outlive the store.
+  /// Allocates what training `units` needs: parameters in each unit's dtype, for trainable ones
+  /// also zeroed moments and, where the dtype is not fp32, an fp32 master. `groups[unit]` covers
+  /// the unit; the units are bound to their data and outlive the store.
   LocalParamStore(
       const std::vector<std::unique_ptr<ParamUnit>>& units,
       Layout layout,

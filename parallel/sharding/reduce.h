@@ -4,9 +4,9 @@
 //
 //   plans = reduce_pass(plans, job, options);
 //
-// Each micro-batch by itself where gradients are sharded (one late REDUCE would undo what ZeRO-2 and 3 save), all at once
-// where they are not. Replicate follows the last shard; tie comes after all compute and SENDs, because its other rank
-// needs what this one still has to send.
+// Each micro-batch by itself where gradients are sharded (one late REDUCE would undo what ZeRO-2
+// and 3 save), all at once where they are not. Replicate follows the last shard; tie comes after
+// all compute and SENDs, because its other rank needs what this one still has to send.
 
 #include <palimpsest/core/plan/plan_pass.h>
 

@@ -160,7 +160,7 @@ TEST_F(Files, ReplacesAFolderOnlyWhenTold) {
   EXPECT_THAT(
       message_of<UserError>([&] { AtomicFolder folder(target); }),
       AllOf(HasSubstr(target.string()), HasSubstr("not empty")));
-  AtomicFolder folder(target, Existing::Replace);
+  AtomicFolder folder(target, Existing::kReplace);
   write_file_atomically(folder.path() / "new", "2");
   EXPECT_TRUE(fs::exists(target / "old"));
   folder.commit();
@@ -172,9 +172,9 @@ TEST_F(Files, ReplacesAFolderOnlyWhenTold) {
 TEST_F(Files, RefusesAFolderWithoutAPlace) {
   put("file", "");
   for (const fs::path& path : {fs::path(""), fs::path("/"), fs::path("."), folder_ / ".."}) {
-    EXPECT_THROW(AtomicFolder(path, Existing::Replace), UserError) << path;
+    EXPECT_THROW(AtomicFolder(path, Existing::kReplace), UserError) << path;
   }
-  EXPECT_THROW(AtomicFolder(folder_ / "file", Existing::Replace), UserError);
+  EXPECT_THROW(AtomicFolder(folder_ / "file", Existing::kReplace), UserError);
   EXPECT_THROW(AtomicFolder(folder_ / "file" / "model"), EnvironmentError);
 }
 

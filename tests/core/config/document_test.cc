@@ -22,9 +22,9 @@ TEST(Document, KeepsLinesAndQuotes) {
     EXPECT_THAT(a.keys, ElementsAre("b", "c"));
     EXPECT_EQ(a.line, 1);
     EXPECT_EQ(a.items[0].line, 2); // a value counts where its key stands
-    EXPECT_EQ(a.items[0].items[0].kind, Kind::Plain);
+    EXPECT_EQ(a.items[0].items[0].kind, Kind::kPlain);
     EXPECT_EQ(a.items[0].items[0].line, 3);
-    EXPECT_EQ(a.items[0].items[1].kind, Kind::Quoted);
+    EXPECT_EQ(a.items[0].items[1].kind, Kind::kQuoted);
     EXPECT_EQ(a.items[0].items[1].line, 4);
     EXPECT_EQ(a.items[1].line, 5);
     EXPECT_EQ(a.items[1].text, "7");
@@ -112,7 +112,7 @@ TEST(Document, ExpandingAliasesAreAnError) {
 
 TEST(Document, DescribesWithinALine) {
   DocumentNode node;
-  node.kind = Kind::Quoted;
+  node.kind = Kind::kQuoted;
   node.text = "a\nb" + std::string(100, 'c');
   EXPECT_EQ(describe(node), "\"a b" + std::string(57, 'c') + "...\"");
 }

@@ -28,7 +28,8 @@ const std::vector<std::string>& seeds() {
   return all;
 }
 
-/// A few edits: bytes changed, inserted, deleted, pieces repeated or moved, and what parsers stumble over.
+/// A few edits: bytes changed, inserted, deleted, pieces repeated or moved, and what parsers
+/// stumble over.
 std::string mutate(std::string text, std::mt19937& random) {
   static const std::vector<std::string> kPieces = {
       "{",

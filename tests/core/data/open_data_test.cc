@@ -71,7 +71,8 @@ TEST(OpenData, RefusesWhatDoesNotFit) {
       "data.sequence_length: 4 is given, but");
 }
 
-/// Random damage to valid files: opened and readable, or refused with a message; never anything else.
+/// Random damage to valid files: opened and readable, or refused with a message; never anything
+/// else.
 TEST(OpenData, SurvivesDamagedFiles) {
   const TemporaryFolder folder;
   const bool full = std::getenv("PALIMPSEST_FULL") != nullptr;

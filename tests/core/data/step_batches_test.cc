@@ -24,7 +24,7 @@ using testing::IsEmpty;
 std::unique_ptr<SampleSource> numbered(int64_t samples) {
   std::vector<TokenSample> all;
   for (int64_t k = 0; k < samples; ++k) {
-    all.push_back({{10 * k, 10 * k + 1}, {10 * k + 1, kNoTarget}});
+    all.push_back({{10 * k, 10 * k + 1}, {10 * k + 1, kIgnoredLabel}});
   }
   return std::make_unique<FakeSource>(std::move(all));
 }
@@ -196,7 +196,8 @@ TEST(StepBatches, AreAFunctionOfTheStep) {
 }
 
 TEST(StepBatches, CountTargetsForOneMeanOverTheStep) {
-  // One target of loss 4 and three of loss 1: the mean over targets is 7 / 4; that of the two means would be 2.5.
+  // One target of loss 4 and three of loss 1: the mean over targets is 7 / 4; that of the two means
+  // would be 2.5.
   StepBatches batches(
       std::make_unique<FakeSource>(std::vector<TokenSample>{
           {{1, 2, 3, 4}, {2, -100, -100, -100}}, {{5, 6, 7, 8}, {6, 7, 8, -100}}}),

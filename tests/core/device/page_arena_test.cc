@@ -116,7 +116,8 @@ TEST(PageArena, KeepsNoMoreThanTheCacheLimit) {
 }
 
 TEST(PageArena, HolesThatFitNothingAreGivenBack) {
-  // Each block is larger than all before it, and every other one is freed: no hole is ever used again.
+  // Each block is larger than all before it, and every other one is freed: no hole is ever used
+  // again.
   PageArena arena;
   std::vector<void*> blocks;
   size_t live = 0;

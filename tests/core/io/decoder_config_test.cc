@@ -75,7 +75,7 @@ TEST(DecoderConfig, TakesTheFamilysDefaults) {
   EXPECT_EQ(config.head_dim, 6);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
   EXPECT_EQ(config.max_position_embeddings, 2048);
-  EXPECT_EQ(config.hidden_act, HiddenAct::Silu);
+  EXPECT_EQ(config.hidden_act, HiddenAct::kSilu);
   EXPECT_EQ(config.rope, RopeConfig{});
   EXPECT_FALSE(config.tie_word_embeddings || config.attention_bias || config.mlp_bias);
   json with_nulls = small();
@@ -194,7 +194,7 @@ RopeConfig rope_of(const json& changes) {
 }
 
 TEST(DecoderConfig, ReadsRopeUnderEverySpelling) {
-  const RopeConfig expected{.type = RopeType::Linear, .theta = 5e5, .factor = 4.0};
+  const RopeConfig expected{.type = RopeType::kLinear, .theta = 5e5, .factor = 4.0};
   for (const json& config : {
            json{{"rope_theta", 5e5}, {"rope_scaling", {{"type", "linear"}, {"factor", 4}}}},
            json{
@@ -252,7 +252,7 @@ TEST(DecoderConfig, RefusesRopeSettingsThatItWouldMisread) {
 }
 
 TEST(DecoderConfig, WritesWhatItReads) {
-  RopeConfig yarn{.type = RopeType::Yarn, .theta = 1e6, .factor = 4.0};
+  RopeConfig yarn{.type = RopeType::kYarn, .theta = 1e6, .factor = 4.0};
   yarn.original_max_position_embeddings = 64;
   yarn.beta_fast = 16.5;
   yarn.attention_factor = 0.75;
@@ -262,16 +262,16 @@ TEST(DecoderConfig, WritesWhatItReads) {
   const RopeConfig ropes[] = {
       {},
       {.theta = 5e5},
-      {.type = RopeType::Linear, .factor = 4.0},
-      {.type = RopeType::Dynamic, .factor = 2.5},
-      {.type = RopeType::Llama3,
+      {.type = RopeType::kLinear, .factor = 4.0},
+      {.type = RopeType::kDynamic, .factor = 2.5},
+      {.type = RopeType::kLlama3,
        .theta = 5e5,
        .factor = 8.0,
        .original_max_position_embeddings = 64},
       yarn};
   for (const RopeConfig& rope : ropes) {
     for (const HiddenAct act :
-         {HiddenAct::Silu, HiddenAct::Gelu, HiddenAct::GeluTanh, HiddenAct::Relu}) {
+         {HiddenAct::kSilu, HiddenAct::kGelu, HiddenAct::kGeluTanh, HiddenAct::kRelu}) {
       DecoderConfig config = parse(small());
       config.rope = rope;
       config.hidden_act = act;
@@ -290,7 +290,8 @@ TEST(DecoderConfig, WritesWhatItReads) {
 }
 
 TEST(DecoderTensors, CountsTheParametersOfThePublishedFormula) {
-  // 4 layers of 24 x 24 (q, o), 12 x 24 (k, v), 3 x 56 x 24 and two norms; the last norm; embedding and head.
+  // 4 layers of 24 x 24 (q, o), 12 x 24 (k, v), 3 x 56 x 24 and two norms; the last norm; embedding
+  // and head.
   json config = small();
   config["num_key_value_heads"] = 2;
   constexpr int64_t kLayer = 2 * 24 * 24 + 2 * 12 * 24 + 3 * 56 * 24 + 2 * 24;

@@ -1,4 +1,5 @@
-// Seeded mutations of every file that a model folder is parsed from: a parser returns or throws a UserError, nothing else.
+// Seeded mutations of every file that a model folder is parsed from: a parser returns or throws a
+// UserError, nothing else.
 
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/io/hf_folder.h>
@@ -92,7 +93,8 @@ int mutations() {
   return std::getenv("PALIMPSEST_FULL") != nullptr ? 100'000 : 5'000;
 }
 
-/// Counts how often `parse` took a mutated `text` and how often it refused it; both must occur, or nothing is tested.
+/// Counts how often `parse` took a mutated `text` and how often it refused it; both must occur, or
+/// nothing is tested.
 template <typename Parse>
 void fuzz(const std::string& text, uint64_t seed, int count, Parse&& parse) {
   Mutator mutate(seed);
@@ -129,7 +131,8 @@ TEST(Fuzz, SafetensorsHeader) {
     }
     EXPECT_EQ(sum, static_cast<int64_t>(bytes.size()));
   };
-  // The length follows the header, so that the JSON is reached; then any byte of the file may change.
+  // The length follows the header, so that the JSON is reached; then any byte of the file may
+  // change.
   fuzz(header, 1, mutations(), [&](const std::string& mutated) {
     parse(safetensors_bytes(mutated, data));
   });

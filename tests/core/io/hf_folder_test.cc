@@ -33,7 +33,8 @@ DecoderConfig config_of(const HfFolder& folder) {
   return parse_decoder_config(folder.config_text(), folder.config_path());
 }
 
-/// A folder of one file whose tensors hold the given bytes (as U8, or F32 where their number divides by four).
+/// A folder of one file whose tensors hold the given bytes (as U8, or F32 where their number
+/// divides by four).
 struct Weight {
   std::string name;
   std::string bytes;
@@ -317,7 +318,8 @@ TEST(WriteHfFolder, WritesANewModelThatOpensAgain) {
   EXPECT_EQ(next, static_cast<int64_t>(folder.tensors().size()));
 }
 
-/// Files of this process may not grow beyond `bytes` while it lives; the write fails instead of raising a signal.
+/// Files of this process may not grow beyond `bytes` while it lives; the write fails instead of
+/// raising a signal.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -345,7 +347,7 @@ TEST(WriteHfFolder, LeavesTheOldFolderWhereTheDiskIsFull) {
     const FileSizeLimit limit(100'000);
     EXPECT_THAT(
         message_of<EnvironmentError>([&] {
-          write_hf_folder(root / "m", layout_like(source), copy_of(source), Existing::Replace);
+          write_hf_folder(root / "m", layout_like(source), copy_of(source), Existing::kReplace);
         }),
         AllOf(HasSubstr("model.safetensors"), HasSubstr("File too large")));
   }

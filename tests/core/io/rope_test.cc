@@ -30,7 +30,7 @@ TEST(RopeTable, DefaultIsThetaToThePower) {
 
 TEST(RopeTable, LinearDividesAll) {
   const auto plain = frequencies({}, 64);
-  const auto scaled = frequencies({.type = RopeType::Linear, .factor = 4.0}, 64);
+  const auto scaled = frequencies({.type = RopeType::kLinear, .factor = 4.0}, 64);
   for (size_t i = 0; i < plain.size(); ++i) {
     EXPECT_EQ(scaled[i], plain[i] / 4.0F);
   }
@@ -38,7 +38,7 @@ TEST(RopeTable, LinearDividesAll) {
 
 TEST(RopeTable, Llama3KeepsBlendsAndDivides) {
   const RopeConfig rope{
-      .type = RopeType::Llama3, .factor = 8.0, .original_max_position_embeddings = 8192};
+      .type = RopeType::kLlama3, .factor = 8.0, .original_max_position_embeddings = 8192};
   expect_near(frequencies(rope, 8), {1.0, 0.1, 0.01, 2.136075e-4}, 1e-6);
 
   RopeConfig wide = rope;
@@ -56,7 +56,7 @@ TEST(RopeTable, Llama3KeepsBlendsAndDivides) {
 }
 
 TEST(RopeTable, DynamicIsPlainUpToTheTrainedLength) {
-  const RopeConfig rope{.type = RopeType::Dynamic, .factor = 2.0};
+  const RopeConfig rope{.type = RopeType::kDynamic, .factor = 2.0};
   const auto plain = frequencies({}, 64);
   EXPECT_EQ(rope_table(rope, 64, 2048, 1).inverse_frequencies, plain);
   EXPECT_EQ(rope_table(rope, 64, 2048, 2048).inverse_frequencies, plain);
@@ -92,8 +92,8 @@ TEST(RopeTable, AgreesWithTransformers) {
 
 TEST(RopeTable, RefusesOddHeads) {
   EXPECT_THROW(rope_table({}, 7, 2048, 1), InternalError);
-  EXPECT_THROW(rope_table({.type = RopeType::Dynamic}, 2, 2048, 1), InternalError);
-  EXPECT_THROW(rope_table({.type = RopeType::Llama3}, 8, 2048, 1), InternalError);
+  EXPECT_THROW(rope_table({.type = RopeType::kDynamic}, 2, 2048, 1), InternalError);
+  EXPECT_THROW(rope_table({.type = RopeType::kLlama3}, 8, 2048, 1), InternalError);
 }
 
 TEST(RopeType, NamesReadBack) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the tests of files share: a folder that goes away, safetensors bytes from a header, errors by message.
+// What the tests of files share: a folder that goes away, safetensors bytes from a header, errors
+// by message.
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
@@ -54,7 +55,8 @@ inline std::string safetensors_bytes(std::string_view header, std::string_view d
   return bytes.append(header).append(data);
 }
 
-/// The message of the error of type E that `action` throws; a test failure where it throws none or another.
+/// The message of the error of type E that `action` throws; a test failure where it throws none or
+/// another.
 template <typename E, typename Action>
 std::string message_of(Action&& action) {
   try {

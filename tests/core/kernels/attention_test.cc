@@ -25,7 +25,8 @@ struct Case {
   double p;
 };
 
-// Textbook attention on [B,T,H,D] in fp64, for autograd. `factors` [B,H,T,S] multiply the probabilities.
+// Textbook attention on [B,T,H,D] in fp64, for autograd. `factors` [B,H,T,S] multiply the
+// probabilities.
 at::Tensor formula(
     const Case& c,
     const at::Tensor& q,

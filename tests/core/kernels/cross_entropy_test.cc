@@ -16,7 +16,7 @@ PALIMPSEST_BOTH_DTYPES(CrossEntropyTest);
 at::Tensor labels_for(int64_t rows, int64_t vocabulary) {
   std::vector<int64_t> labels;
   for (int64_t r = 0; r < rows; ++r) {
-    labels.push_back(r % 3 == 2 ? kIgnoreIndex : (r * 5 + 3) % vocabulary);
+    labels.push_back(r % 3 == 2 ? kIgnoredLabel : (r * 5 + 3) % vocabulary);
   }
   return at::tensor(labels);
 }
@@ -26,7 +26,7 @@ TEST_P(CrossEntropyTest, AgreesWithAutogradOfTheFormula) {
   for (const int64_t vocabulary : {1, 7, 24, 67, 512, 8195}) {
     const at::Tensor logits = sample_leaf({7, vocabulary}, dtype);
     const at::Tensor labels = labels_for(7, vocabulary);
-    const at::Tensor kept = labels.ne(kIgnoreIndex).to(at::kDouble);
+    const at::Tensor kept = labels.ne(kIgnoredLabel).to(at::kDouble);
     const at::Tensor picked =
         at::log_softmax(logits, 1).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
     const at::Tensor loss = -(picked * kept).sum();
@@ -70,7 +70,7 @@ TEST_P(CrossEntropyTest, BitsDoNotDependOnThreads) {
 
 TEST(CrossEntropyFallbackTest, Fp64AgreesWithTheClosedForm) {
   const at::Tensor logits = at::zeros({2, 4}, at::kDouble);
-  const at::Tensor labels = at::tensor(std::vector<int64_t>{1, kIgnoreIndex});
+  const at::Tensor labels = at::tensor(std::vector<int64_t>{1, kIgnoredLabel});
   EXPECT_NEAR(cross_entropy_forward_backward_(logits, labels, 4.0), std::log(4.0), 1e-15);
   const at::Tensor expected = at::tensor({1.0, -3.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0}, at::kDouble);
   EXPECT_LE(difference(logits, expected.view({2, 4})), 1e-15);

@@ -16,7 +16,8 @@
 
 namespace palimpsest::kernels {
 
-/// Largest absolute difference over the largest absolute value expected; 0 for two empty tensors, NaN where one is NaN.
+/// Largest absolute difference over the largest absolute value expected; 0 for two empty tensors,
+/// NaN where one is NaN.
 inline double difference(const at::Tensor& actual, const at::Tensor& expected) {
   EXPECT_EQ(actual.sizes(), expected.sizes());
   if (actual.numel() == 0) {
@@ -31,7 +32,8 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && a.equal(b);
 }
 
-/// Standard normal values in fp64 that `dtype` can represent, so that a reference sees the kernel's very inputs.
+/// Standard normal values in fp64 that `dtype` can represent, so that a reference sees the kernel's
+/// very inputs.
 inline at::Tensor sample(at::IntArrayRef shape, at::ScalarType dtype) {
   return at::randn(shape, at::kDouble).to(dtype).to(at::kDouble);
 }

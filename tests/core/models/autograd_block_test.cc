@@ -110,7 +110,8 @@ TEST(AutogradBlock, AnEvaluationBetweenStepsChangesNothing) {
   EXPECT_EQ(driver.evaluate({batch}).terminal_inputs[0].item<float>(), 0.5F);
 }
 
-/// Saves views and transposes of a parameter, its input, an output and a tensor seen through two views.
+/// Saves views and transposes of a parameter, its input, an output and a tensor seen through two
+/// views.
 Tensors tangled(const AutogradCall& call) {
   const at::Tensor& w = call.parameters[0]; // [6,6]
   const at::Tensor both = at::tanh(at::linear(call.inputs[0], w)) * call.parameters[1];
@@ -267,7 +268,8 @@ TEST(AutogradBlock, GradientsAddUpInFp32UnderBf16) {
       made.units);
   ChainDriver driver = blocks.finish();
   driver.parameter("w").fill_(1);
-  // d(x - t)^2 / dw = 2 x (x - t): 256 and 2^-8, whose sum bf16 cannot hold, over two micro-batches.
+  // d(x - t)^2 / dw = 2 x (x - t): 256 and 2^-8, whose sum bf16 cannot hold, over two
+  // micro-batches.
   const StepBatch batches = {
       batch_of(at::ones({1, 1}), at::full({1, 1}, 1.0F - 256)),
       batch_of(at::ones({1, 1}), at::full({1, 1}, 1.0F - 1.0F / 256))};

@@ -1,5 +1,6 @@
 // Covers: attention_block.cc, mlp_block.cc, block_support.cc, weight_jobs.cc
-// The decoder's hand-written blocks against AutogradBlocks of the same formulas in LibTorch operations.
+// The decoder's hand-written blocks against AutogradBlocks of the same formulas in LibTorch
+// operations.
 
 #include <palimpsest/tests/core/models/chain_driver.h>
 

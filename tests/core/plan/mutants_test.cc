@@ -1,7 +1,7 @@
 // Covers: step.cc, plan_pass.cc
 //
-// Plans with one or two mistakes: each is refused by a rule, refused because it needs more memory than promised, or
-// computes the same states by an independent replay. None is accepted and wrong.
+// Plans with one or two mistakes: each is refused by a rule, refused because it needs more memory
+// than promised, or computes the same states by an independent replay. None is accepted and wrong.
 
 #include <palimpsest/core/plan/simulate.h>
 #include <palimpsest/tests/support/plan/examples.h>
@@ -86,7 +86,8 @@ Verdict judge(const Plans& world, const Job& job, const PlanBudget& budget, cons
   return kEquivalent;
 }
 
-/// The world's plans with the mutant on all data-parallel peers of a pipeline rank, or only on the last of them.
+/// The world's plans with the mutant on all data-parallel peers of a pipeline rank, or only on the
+/// last of them.
 Plans with_mutant(
     Plans world,
     const StepPlan& mutant,
@@ -146,7 +147,8 @@ TEST(Mutants, NoneIsAcceptedAndWrong) {
   EXPECT_GT(total, 12000);
 }
 
-/// The control: the replay must see wrong numbers in mutants that a rule refused, else its consent is worth nothing.
+/// The control: the replay must see wrong numbers in mutants that a rule refused, else its consent
+/// is worth nothing.
 TEST(Mutants, TheReplayFindsWrongNumbersInRefusedOnes) {
   std::mt19937_64 draw(4);
   int refused = 0;

@@ -64,8 +64,8 @@ TEST(Progress, ALineHasTheRecord) {
   EXPECT_THAT(out.str(), Not(HasSubstr("\r"))); // no terminal
 }
 
-// 3,000 bytes measured and 2,000 predicted are 50 % more; of 10,000 resident 4,000 were there before,
-// 3,000 were tracked, so 3,000 were not.
+// 3,000 bytes measured and 2,000 predicted are 50 % more; of 10,000 resident 4,000 were there
+// before, 3,000 were tracked, so 3,000 were not.
 TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   std::ostringstream out;
   Progress progress(3, 0, out);

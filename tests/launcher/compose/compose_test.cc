@@ -69,7 +69,8 @@ TEST(Compose, EveryCombinationIsTheStepOfThePlainRun) {
     const Case example = make(choice);
     const Plans plans = example.plans();
     ASSERT_NO_THROW(simulate(plans, example.job));
-    // the plain run: one rank, no technique, as many micro-batches as all data-parallel ranks have together
+    // the plain run: one rank, no technique, as many micro-batches as all data-parallel ranks have
+    // together
     const int total = choice.micro_batches * example.job.mesh().data();
     const auto [known, fresh] = plain.try_emplace({choice.model, total});
     if (fresh) {
@@ -175,7 +176,8 @@ TEST(Compose, PassesCommuteExceptWhereTheirOrderIsStated) {
       }
     }
     moved += differs;
-    // point_to_point before recompute posts the RECV of a gradient before the rerun instead of after it
+    // point_to_point before recompute posts the RECV of a gradient before the rerun instead of
+    // after it
     EXPECT_EQ(differs, place["point_to_point"] < place["recompute"]);
   } while (std::next_permutation(order.begin(), order.end()));
   EXPECT_EQ(orders, 720);

@@ -78,7 +78,8 @@ TEST(Recompute, KeepsTheTapesOfKLayers) {
 TEST(Recompute, TheSquareRootIsTheBestIntervalOfAUniformChain) {
   for (const int root : {2, 3, 4, 5, 6}) {
     const int count = root * root;
-    // an input is as large as a tape, nothing else weighs anything, and no tape needs what its block read
+    // an input is as large as a tape, nothing else weighs anything, and no tape needs what its
+    // block read
     ModelCost model = chain({.layers = count, .per_layer = 1, .saves_nothing = true});
     for (UnitCost& unit : model.units) {
       unit = {};

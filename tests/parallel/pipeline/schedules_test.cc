@@ -38,7 +38,8 @@ TEST(Schedules, KeepTheMicroBatchesInFlightThatTheyPromise) {
   EXPECT_EQ(cases, 504);
 }
 
-/// Bubble over work, with free communication and forward, input part and weight part of a second per layer.
+/// Bubble over work, with free communication and forward, input part and weight part of a second
+/// per layer.
 double bubble(const Schedule& schedule, int ranks, int batches) {
   ModelCost model = chain({.layers = 2 * ranks, .per_layer = 1});
   for (BlockCost* end : {&model.blocks.front(), &model.blocks.back()}) {

@@ -29,7 +29,8 @@ Found with_window(int64_t window, const std::string& policy) {
 }
 
 TEST(Gather, TheWindowTradesBytesForGathers) {
-  // Embedding, eight blocks, head; the embedding's backward reads no weights, the head has no backward of its own.
+  // Embedding, eight blocks, head; the embedding's backward reads no weights, the head has no
+  // backward of its own.
   const Found alone = with_window(0, "none");
   EXPECT_EQ(alone.gathers, 10 + 8);
   EXPECT_EQ(alone.peak, 6);

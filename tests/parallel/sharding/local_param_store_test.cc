@@ -51,8 +51,8 @@ class Fixture {
 
 const Slot kGradient{SlotKind::kGradBuffer, 0};
 
-// AdamW in fp32: 4 bytes of parameter and 8 of moments, 4 more of gradient while that lives. In bf16:
-// 2 of parameter, 4 of master and 8 of moments, and the gradient is fp32 there too.
+// AdamW in fp32: 4 bytes of parameter and 8 of moments, 4 more of gradient while that lives. In
+// bf16: 2 of parameter, 4 of master and 8 of moments, and the gradient is fp32 there too.
 TEST(LocalParamStore, BytesPerParameterAreThoseOfTheStates) {
   struct Case {
     at::ScalarType dtype;

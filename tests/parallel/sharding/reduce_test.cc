@@ -37,7 +37,8 @@ RankReport report(int zero, bool late) {
 }
 
 TEST(Reduce, PerMicroBatchIsWhatMakesShardedGradientsSaveMemory) {
-  // by hand: ten units of 12 bytes are whole at the end of a late plan, one at a time in an early one
+  // by hand: ten units of 12 bytes are whole at the end of a late plan, one at a time in an early
+  // one
   for (const auto& [zero, early, late] : {std::tuple(2, 279, 360), std::tuple(3, 245, 326)}) {
     const RankReport soon = report(zero, false);
     const RankReport at_last = report(zero, true);

@@ -29,7 +29,8 @@ struct ChainShape {
   bool saves_nothing = false; ///< tapes share no storage with what the blocks read
 };
 
-/// Units of 6, 12 and 36 bytes; values of 1 byte (skips 2), tapes of 4 or 8; blocks of 1 second a part.
+/// Units of 6, 12 and 36 bytes; values of 1 byte (skips 2), tapes of 4 or 8; blocks of 1 second a
+/// part.
 ModelCost chain(const ChainShape& shape);
 
 /// decoder, tied, unet, unet_shared, unet_plain_concat, frozen_prefix, adapters, long.
@@ -76,7 +77,8 @@ struct Case {
   Plans plans() const;
 };
 
-/// A shard group without anything to shard becomes replicas; parameters rest off the device only with zero: 3.
+/// A shard group without anything to shard becomes replicas; parameters rest off the device only
+/// with zero: 3.
 Case make(const Choice& choice);
 
 /// The plans of all world ranks, by value.

@@ -1,6 +1,7 @@
 #pragma once
 
-// An independent second opinion: executes plans on numbers instead of names, knowing nothing of the effects table.
+// An independent second opinion: executes plans on numbers instead of names, knowing nothing of the
+// effects table.
 //
 //   Replay(world, job).states() == Replay(plain_world, plain_job).states();     // the same training step
 //
@@ -18,7 +19,8 @@
 
 namespace palimpsest::testing {
 
-/// The plans cannot be executed: something is missing, or ranks wait for ever, or disagree about a state.
+/// The plans cannot be executed: something is missing, or ranks wait for ever, or disagree about a
+/// state.
 class ReplayError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,8 +34,8 @@ class Replay {
   /// `world`: plans of all ranks. Throws ReplayError.
   Replay(const Plans& world, const Job& job);
 
-  /// The states at the end, equal wherever they are held. Throws ReplayError where they are not, or where something
-  /// else is left; `ignore_leaks` forgives the latter.
+  /// The states at the end, equal wherever they are held. Throws ReplayError where they are not, or
+  /// where something else is left; `ignore_leaks` forgives the latter.
   States states(bool ignore_leaks = false) const;
 
  private:
