@@ -1,11 +1,13 @@
 #pragma once
 
-// The pass that moves slots off the device between their uses: STASH after one, FETCH before the next.
+// The pass that moves slots off the device between their uses: STASH after one, FETCH before the
+// next.
 //
 //   plans = offload_pass(plans, job, options);
 //
-// A slot leaves where its next use is more than read_ahead + 1 timed operations away, and returns read_ahead of them
-// before it. A STASH is needed only where the copy on the tier is absent or stale. States start and end on their tier.
+// A slot leaves where its next use is more than read_ahead + 1 timed operations away, and returns
+// read_ahead of them before it. A STASH is needed only where the copy on the tier is absent or
+// stale. States start and end on their tier.
 
 #include <palimpsest/core/plan/plan_pass.h>
 

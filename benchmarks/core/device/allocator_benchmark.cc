@@ -1,5 +1,5 @@
-// What an allocation costs, alone and with the filling that makes its pages real: fresh pages, reused ones, the C library's
-// malloc and LibTorch's default allocator.
+// What an allocation costs, alone and with the filling that makes its pages real: fresh pages,
+// reused ones, the C library's malloc and LibTorch's default allocator.
 
 #include <palimpsest/core/device/allocator.h>
 

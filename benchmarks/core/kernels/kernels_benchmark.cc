@@ -1,6 +1,7 @@
-// Each kernel against what LibTorch offers for it, at the shapes of a small LLaMA: hidden 512, intermediate 1408, 8 heads
-// over 4, vocabulary 8192, 2 x 512 tokens. Both sides run in turn inside one measurement, so that load on the machine
-// hits them alike; the time shown is ours, "aten/ours" the ratio of the medians.
+// Each kernel against what LibTorch offers for it, at the shapes of a small LLaMA: hidden 512,
+// intermediate 1408, 8 heads over 4, vocabulary 8192, 2 x 512 tokens. Both sides run in turn inside
+// one measurement, so that load on the machine hits them alike; the time shown is ours, "aten/ours"
+// the ratio of the medians.
 
 #include <palimpsest/core/kernels/activation.h>
 #include <palimpsest/core/kernels/attention.h>
