@@ -42,6 +42,17 @@ TEST(Device, ACudaDeviceThatIsNotThereIsAnErrorWithAReason) {
   EXPECT_THROW(Device::cuda(-1), EnvironmentError);
 }
 
+TEST(Device, DescribesTheGpu) {
+  if (!Device::has_cuda()) {
+    GTEST_SKIP() << "no CUDA device, or built without CUDA";
+  }
+  const Device device = Device::cuda(0);
+  EXPECT_EQ(device.type(), DeviceType::kCuda);
+  EXPECT_FALSE(device.name().empty());
+  EXPECT_GT(device.available_memory(), 0);
+  EXPECT_LE(device.available_memory(), device.total_memory());
+}
+
 TEST(OpenMP, ExactlyOneRuntimeIsMapped) {
   std::set<std::string> runtimes; // by file
   std::ifstream maps("/proc/self/maps");

@@ -1,12 +1,15 @@
 // What is held between forward and backward, and that nothing is left behind.
 
 #include <palimpsest/core/device/rss.h>
+#include <palimpsest/launcher/cli/progress.h>
 #include <palimpsest/tests/core/data/tensors.h>
 #include <palimpsest/tests/launcher/run/run_testing.h>
 
 #include <fmt/format.h>
 
 #include <cstdlib>
+
+#include <sstream>
 
 namespace palimpsest {
 namespace {
@@ -131,7 +134,10 @@ class AtSteps final : public Observer {
   const MemoryContext& memory_;
 };
 
-TEST(Activations, NothingPilesUpOverSteps) {
+// Neither between steps nor between lines of the log.
+class Flatness : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(Flatness, NothingPilesUpOverSteps) {
   const TestFolder folder;
   for (const char* policy : {"none", "full"}) {
     palimpsest::Run run(load_config_text(
@@ -145,13 +151,17 @@ TEST(Activations, NothingPilesUpOverSteps) {
          "training.restart=true"}));
     AtSteps seen(run.memory());
     run.prepare();
-    run.train({&seen});
+    std::ostringstream log;
+    Progress progress(run.batches().step_count(), GetParam(), log);
+    run.train({&progress, &seen});
     ASSERT_EQ(seen.live.size(), 2U);
     EXPECT_EQ(seen.live[0], seen.live[1]) << policy;
     EXPECT_EQ(seen.unattributed[0], seen.unattributed[1]) << policy;
     EXPECT_LE(std::abs(seen.rss[1] - seen.rss[0]), 2 << 20) << policy;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(LogIntervals, Flatness, ::testing::Values(1, 10, 1000));
 
 } // namespace
 } // namespace palimpsest

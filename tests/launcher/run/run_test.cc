@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 namespace palimpsest {
 namespace {
@@ -221,6 +223,56 @@ TEST(Run, ParameterGroupsReachTheOptimizer) {
     const bool all_one = std::ranges::all_of(values, [](float value) { return value == 1; });
     EXPECT_EQ(all_one, norm) << name; // norms begin at one, and stay
   }
+}
+
+TEST(Run, ReportsTheNormThatIsAskedFor) {
+  const TestFolder folder;
+  const std::string config = yaml(folder, 4);
+  for (const char* type : {"1", "2", "inf"}) {
+    const Finished finished = testing::train(
+        config, folder, {std::string("optimizer.norm_type=") + type, "training.steps=1"});
+    double sum = 0;
+    double squares = 0;
+    double largest = 0;
+    for (const auto& [name, gradient] : finished.gradients) {
+      for (const float value : gradient) {
+        sum += std::abs(value);
+        squares += static_cast<double>(value) * value;
+        largest = std::max<double>(largest, std::abs(value));
+      }
+    }
+    const std::string name = type;
+    const double expected = name == "1" ? sum : name == "2" ? std::sqrt(squares) : largest;
+    EXPECT_NEAR(finished.records.norms().front(), expected, 1e-6 * expected) << type;
+  }
+}
+
+// Stored halves come in exactly and go out as they were.
+TEST(Run, KeepsAnF16FolderByteForByte) {
+  const TestFolder folder;
+  DecoderConfig decoder{.vocab_size = 67, .hidden_size = 24, .intermediate_size = 56};
+  decoder.num_hidden_layers = 2;
+  decoder.num_attention_heads = 4;
+  decoder.num_key_value_heads = 2;
+  decoder.dtype = StoredDtype::F16;
+  decoder = complete_decoder_config(decoder, "test");
+  const std::string source = folder / "f16";
+  write_hf_folder(
+      source,
+      new_layout(write_decoder_config(decoder), decoder_tensors(decoder)),
+      [](const StoredTensor&, std::span<std::byte> bytes) {
+        for (size_t index = 0; index + 1 < bytes.size(); index += 2) {
+          const auto half = static_cast<uint16_t>(0x2400 + index * 7 % 2048); // 2^-6 to 2^-4
+          std::memcpy(bytes.data() + index, &half, 2);
+        }
+      });
+  std::string config = yaml(folder, 4);
+  config.replace(0, config.find('\n'), "model: {path: " + source + "}");
+  const Finished finished =
+      testing::train(config, folder, {"optimizer.learning_rate=0", "training.steps=1"});
+  EXPECT_EQ(
+      read_file(finished.run->output() / "model" / "model.safetensors"),
+      read_file(source + "/model.safetensors"));
 }
 
 } // namespace
