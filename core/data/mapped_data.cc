@@ -10,8 +10,9 @@ namespace palimpsest {
 namespace {
 
 constexpr size_t kScanPart = size_t{4} << 20;
-// A page fault of a mapping brings in up to 64 KiB around it.
-constexpr size_t kFaultAround = size_t{64} << 10;
+// A page fault of a mapping brings in 64 KiB around it on most file systems, and up to a huge page
+// where files lie in memory.
+constexpr size_t kFaultAround = size_t{2} << 20;
 
 } // namespace
 

@@ -2,9 +2,9 @@
 
 // Activations, plain and gated.
 //
-//   at::Tensor h = kernels::glu_forward(gate_up, kernels::Activation::kSilu);        // SwiGLU
-//   (Shazeer, 2020) at::Tensor d = kernels::glu_backward(dh, gate_up, kernels::Activation::kSilu,
-//   h);  // and h again, from the same pass
+//   const auto silu = kernels::Activation::kSilu;                // SwiGLU (Shazeer, 2020)
+//   at::Tensor h = kernels::glu_forward(gate_up, silu);
+//   at::Tensor d = kernels::glu_backward(dh, gate_up, silu, h);  // and h again, in the same pass
 //
 // Computed in fp32, rounded once; fp32 and bf16 fused on the CPU, ATen elsewhere.
 

@@ -2,9 +2,9 @@
 
 // Scaled dot-product attention with grouped key/value heads, without the T x T matrix.
 //
-//   auto [out, logsumexp] = kernels::attention_forward(q, k, v, 1 / std::sqrt(64.0),
-//   /*causal=*/true); kernels::attention_backward(dout, q, k, v, out, logsumexp, scale, true, {},
-//   {dq, dk, dv});   // views of one dqkv
+//   auto [out, logsumexp] = kernels::attention_forward(q, k, v, scale, /*causal=*/true);
+//   kernels::attention_backward(
+//       dout, q, k, v, out, logsumexp, scale, true, {}, {dq, dk, dv});   // views of one dqkv
 //
 // q [B,T,Hq,D], k and v [B,S,Hkv,D], with Hq a multiple of Hkv: query head h reads key/value head h
 // / (Hq/Hkv). The usual inputs are views of one fused tensor: any strides but 1 in the last

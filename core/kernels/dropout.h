@@ -3,9 +3,8 @@
 // Dropout whose mask is a function of where an element stands, not of when it is drawn.
 //
 //   kernels::DropoutKey key{.seed = 42, .step = 17, .block = 3, .call = 0};
-//   at::Tensor y = kernels::dropout_forward(x, 0.1, key, rows);      // x [B,T,F]; rows: each row's
-//   number in the step at::Tensor dx = kernels::dropout_backward(dy, 0.1, key, rows);   // the same
-//   mask, recomputed
+//   at::Tensor y = kernels::dropout_forward(x, 0.1, key, rows);      // x [B,T,F]
+//   at::Tensor dx = kernels::dropout_backward(dy, 0.1, key, rows);   // the same mask, recomputed
 //
 // An element is kept or not by one Philox word of (seed, step, block, call, global row, position,
 // feature). So a mask depends on no batch split, padding or thread count, needs no storage, and a

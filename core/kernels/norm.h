@@ -3,8 +3,7 @@
 // Root-mean-square normalisation (Zhang and Sennrich, 2019), forward and backward in one pass each.
 //
 //   auto [y, rstd] = kernels::rms_norm_forward(x, weight, 1e-5);
-//   at::Tensor dx = kernels::rms_norm_backward(dy, x, weight, rstd, grad_weight,
-//   residual_gradient);
+//   at::Tensor dx = kernels::rms_norm_backward(dy, x, weight, rstd, grad_weight, dresidual);
 //
 // The order of roundings is that of Hugging Face's LLaMA: normalised in fp32, cast to x's dtype,
 // then multiplied by the weight. Statistics and gradients are computed in fp32. Tensors are fp32 or

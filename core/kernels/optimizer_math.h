@@ -2,8 +2,8 @@
 
 // Optimizer updates as one pass over flat buffers.
 //
-//   kernels::AdamWStep step{.learning_rate = 2e-5, .weight_decay = 0.1, .step = 17, .gradient_scale
-//   = clip}; kernels::adamw_update(master, grad, exp_avg, exp_avg_sq, step, bf16_parameters);
+//   kernels::AdamWStep step{.learning_rate = 2e-5, .step = 17, .gradient_scale = clip};
+//   kernels::adamw_update(master, grad, exp_avg, exp_avg_sq, step, bf16_parameters);
 //
 // Element-wise with one fixed sequence of operations: the bits do not depend on how buffers are
 // sharded or threads split them. Buffers are contiguous and of equal numel: fp32 parameters and

@@ -4,8 +4,8 @@
 // buffer is cut.
 //
 //   std::vector<double> sums(kernels::chunk_count(grad.numel()));
-//   kernels::chunk_reduce(grad, kernels::ChunkReduction::kSumOfSquares, sums);   // fold them in
-//   order, in double
+//   kernels::chunk_reduce(grad, kernels::ChunkReduction::kSumOfSquares, sums);
+//   // fold the sums in order, in double
 //
 // A chunk is 4,096 elements counted from the tensor's start. Inside one the order of additions is
 // fixed, so a chunk's value does not depend on threads or on which rank holds it, as long as shards

@@ -4,8 +4,8 @@
 // i turns with feature i + D/2.
 //
 //   kernels::RotaryTable table(inverse_frequencies, /*attention_scaling=*/1.0F, /*length=*/2048);
-//   kernels::rotary_forward_(q, table);      // q [B,T,heads,D], often a view of a fused q-k-v
-//   tensor kernels::rotary_backward_(dq, table);    // the inverse rotation, scaling kept
+//   kernels::rotary_forward_(q, table);      // q [B,T,heads,D], often a view of a fused tensor
+//   kernels::rotary_backward_(dq, table);    // the inverse rotation, scaling kept
 //
 // The rotation is computed in fp32 and rounded once.
 

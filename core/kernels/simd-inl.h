@@ -2,7 +2,9 @@
 // #pragma once: the guard toggles with the target).
 //
 //   const hn::ScalableTag<float> d;
-//   for_each_vector(n, [&](int64_t i, size_t count) { store(d, hn::Mul(load(d, x + i, count), factor), y + i, count); });
+//   for_each_vector(n, [&](int64_t i, size_t count) {
+//     store(d, hn::Mul(load(d, x + i, count), factor), y + i, count);
+//   });
 //
 // Memory holds float or bf16, arithmetic is in float. `count` is the lanes in use: fewer than a
 // vector in the last step, where the rest read as 0 and are not written. Tails go through the same

@@ -1,4 +1,4 @@
-// Covers: embedding_block.cc, head_block.cc, rotary_cache.cc, param_ref.cc
+// Covers: embedding_block.cc, head_block.cc, param_ref.cc
 #include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
@@ -110,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
     Models,
     Golden,
     testing::Values("llama-tiny", "llama-tied", "llama3-rope", "llama-bf16-sharded"),
-    [](const auto& info) {
-      std::string name = info.param;
+    [](const auto& test) {
+      std::string name = test.param;
       std::replace(name.begin(), name.end(), '-', '_');
       return name;
     });
@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bits{"fp32", at::kFloat, 0},
         Bits{"fp32_dropout", at::kFloat, 0.25},
         Bits{"bf16_dropout", at::kBFloat16, 0.25}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& test) { return test.param.name; });
 
 TEST(Decoder, DropoutMasksDependOnNoMicroBatchSize) {
   DecoderConfig config = small_config();

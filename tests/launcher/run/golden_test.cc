@@ -223,8 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
     Models,
     Golden,
     ::testing::Values("llama-tiny", "llama-tied", "llama3-rope", "llama-bf16-sharded"),
-    [](const auto& info) {
-      std::string name = info.param;
+    [](const auto& test) {
+      std::string name = test.param;
       std::erase(name, '-');
       return name;
     });
