@@ -11,7 +11,7 @@ namespace {
 
 // std::regex recurses over its expression and over the states made of it; larger ones could
 // overflow the stack, and no name needs them.
-constexpr uint64_t kLargest = 10'000;
+constexpr uint64_t kLargest = 2'000;
 
 /// The largest number in the braces that follow `text`'s opening brace; 1 where they count nothing.
 uint64_t repetitions(std::string_view text) {

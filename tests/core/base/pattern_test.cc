@@ -49,12 +49,12 @@ TEST(Pattern, TakesNoExponentialTime) {
 }
 
 TEST(Pattern, RefusesWhatCouldOverflowTheStack) {
-  const std::string deepest = repeat("(", 4000) + repeat(")", 4000);
+  const std::string deepest = repeat("(", 950) + repeat(")", 950);
   EXPECT_FALSE(Pattern("key", deepest).matches("a"));
-  EXPECT_TRUE(Pattern("key", "(a?){900}").matches("a"));
+  EXPECT_TRUE(Pattern("key", "(a?){200}").matches("a"));
   for (const std::string& large :
-       {repeat("(", 40'000) + repeat(")", 40'000),
-        repeat(".*", 5'001),
+       {repeat("(", 1001) + repeat(")", 1001),
+        repeat(".*", 1001),
         std::string("(a?){30000}"),
         std::string("((a?){99}){99}"),
         std::string("a{1,99999999999999999999999}"),
