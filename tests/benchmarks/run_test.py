@@ -46,7 +46,7 @@ class Watch(unittest.TestCase):
         self.assertEqual(seen.losses, [9, 8, 7, 6, 5, 4])
         self.assertGreater(seen.peak, 200_000_000)
         self.assertLess(seen.peak, 250_000_000)
-        self.assertGreater(seen.wall, 0.02)  # a step takes 0.1 s; when it is seen depends on the load
+        self.assertGreater(seen.wall, 0.05)  # of 0.1 s; a busy machine sees a step end late
 
     def test_another_process_is_seen(self):
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
