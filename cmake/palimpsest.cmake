@@ -77,7 +77,36 @@ function(palimpsest_library folder)
   target_include_directories(${target} ${scope}
     $<BUILD_INTERFACE:${PALIMPSEST_INCLUDE}> $<INSTALL_INTERFACE:include>)
   palimpsest_link(${target} ${scope} ${ARG_DEPENDS})
+  set(generated ${ARG_SOURCES})
+  list(FILTER generated INCLUDE REGEX "\\.pb\\.cc$")
+  if(generated)
+    target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${PALIMPSEST_GENERATED}>)
+    set_source_files_properties(${generated} PROPERTIES COMPILE_OPTIONS -w)
+  endif()
   set_property(GLOBAL APPEND PROPERTY PALIMPSEST_LIBRARIES ${target})
+endfunction()
+
+# Generates C++ from a folder's NAME.proto; `out` gets the sources for palimpsest_library(... SOURCES). Headers are
+# included like any other, from a second include root beside the source link.
+set(PALIMPSEST_GENERATED ${CMAKE_BINARY_DIR}/generated)
+function(palimpsest_protos folder out)
+  set(made "")
+  set(schemas "")
+  set(imports "")
+  foreach(name IN LISTS ARGN)
+    list(APPEND schemas ${CMAKE_SOURCE_DIR}/${folder}/${name}.proto)
+    list(APPEND imports palimpsest/${folder}/${name}.proto)
+    list(APPEND made ${PALIMPSEST_GENERATED}/palimpsest/${folder}/${name}.pb.cc
+      ${PALIMPSEST_GENERATED}/palimpsest/${folder}/${name}.pb.h)
+  endforeach()
+  file(MAKE_DIRECTORY ${PALIMPSEST_GENERATED})
+  add_custom_command(
+    OUTPUT ${made}
+    COMMAND protobuf::protoc --proto_path=${PALIMPSEST_INCLUDE} --proto_path=${Protobuf_INCLUDE_DIRS}
+            --cpp_out=${PALIMPSEST_GENERATED} ${imports}
+    DEPENDS ${schemas}
+    VERBATIM)
+  set(${out} ${made} PARENT_SCOPE)
 endfunction()
 
 function(palimpsest_executable target folder)

@@ -1,0 +1,83 @@
+#pragma once
+
+// The checkpoints of an output folder, and what a run that is given this folder does.
+//
+//   std::vector<NumberedCheckpoint> all = list_checkpoints("runs/a");     // oldest first
+//   RunStart start = decide_start({.output = "runs/a", .changes = changes});
+//   if (start.checkpoint) { CheckpointReader reader(*start.checkpoint); … }
+//   begin_run("runs/a", start);                                           // rank 0, before the first step
+//
+// A checkpoint is a folder named as step_folder(N) names it; anything else beside it is neither
+// chosen nor deleted. Order is by number.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace palimpsest {
+
+/// "step-00001000"; more digits where the number has more.
+std::string step_folder(int64_t step);
+/// The number of a name that step_folder gives; empty for any other.
+std::optional<int64_t> parse_step_folder(std::string_view name);
+
+struct NumberedCheckpoint {
+  int64_t step = 0;
+  std::filesystem::path folder;
+  bool operator==(const NumberedCheckpoint&) const = default;
+};
+
+/// Oldest first, by number; not opened. Empty where the folder is missing.
+std::vector<NumberedCheckpoint> list_checkpoints(const std::filesystem::path& output);
+
+/// What to do about a newest checkpoint that is damaged: stop, or go on with an older one and say
+/// so.
+enum class Damaged { kRefuse, kSkip };
+
+/// The newest that opens (CheckpointReader). With kSkip each one passed over gives a note.
+std::optional<NumberedCheckpoint> newest_checkpoint(
+    const std::filesystem::path& output,
+    Damaged damaged,
+    std::vector<std::string>& notes);
+
+/// Deletes the oldest beyond `keep`, but none that is being read. What it deletes disappears from
+/// the list in one step. Returns what was deleted.
+std::vector<std::filesystem::path> delete_old_checkpoints(
+    const std::filesystem::path& output,
+    int64_t keep);
+
+/// Removes what saves and deletions that were killed have left.
+void remove_leftovers(const std::filesystem::path& output);
+
+struct StartRequest {
+  std::filesystem::path output;
+  std::string resume = {}; // empty, "auto", or a checkpoint's folder
+  bool restart = false;
+  bool allow_change = false;
+  /// What differs in meaning between the config of a checkpoint and this run's: "key: old -> new".
+  std::function<std::vector<std::string>(const std::string& config_text)> changes;
+};
+
+struct RunStart {
+  std::string run_id; // the folder's run, or a new one
+  bool is_new = true; // a new run: begin_run writes its id
+  std::optional<std::filesystem::path> checkpoint; // to read before the first step
+  std::vector<std::string> notes; // what is worth telling
+};
+
+/// Empty folder: start. A run with checkpoints: resume from the newest, which must be whole unless
+/// `resume` is auto. A run without any: refuse unless `restart`. A checkpoint named in `resume`
+/// that is of another run than the folder's, or older than one of the folder's: refuse, naming
+/// both. Changes of meaning: refuse with the list unless `allow_change`. Refusals are UserErrors;
+/// nothing is written.
+RunStart decide_start(const StartRequest& request);
+
+/// Writes a new run's id to run.json. What an older run left there (`restart`) is first moved to
+/// previous-<its id>, checkpoints and all, so that nothing of it is taken for this run's.
+void begin_run(const std::filesystem::path& output, const RunStart& start);
+
+} // namespace palimpsest
