@@ -1,0 +1,70 @@
+#include <palimpsest/launcher/launch/stop_request.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <atomic>
+#include <ctime>
+
+namespace palimpsest {
+namespace {
+
+constexpr int kSignals[3] = {SIGTERM, SIGINT, SIGUSR1};
+constexpr double kEchoSeconds = 0.5;
+
+// A signal handler can reach nothing but statics.
+std::atomic<bool> installed = false;
+std::atomic<int> first_signal = 0;
+std::atomic<double> first_interrupt = 0; // seconds; 0: none came
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
+
+double now() {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time); // async-signal-safe
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+void handle(int signal) {
+  int none = 0;
+  first_signal.compare_exchange_strong(none, signal);
+  if (signal != SIGINT) {
+    return;
+  }
+  double never = 0;
+  if (!first_interrupt.compare_exchange_strong(never, now()) &&
+      now() - first_interrupt > kEchoSeconds) {
+    std::signal(SIGINT, SIG_DFL);
+    std::raise(SIGINT); // takes effect when this handler returns
+  }
+}
+
+} // namespace
+
+StopRequest::StopRequest() {
+  check(!installed.exchange(true), "two StopRequests at a time");
+  first_signal = 0;
+  first_interrupt = 0;
+  struct sigaction action {};
+  action.sa_handler = handle;
+  action.sa_flags = SA_RESTART; // a read or write under way goes on
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < 3; ++i) {
+    sigaction(kSignals[i], &action, &previous_[i]);
+  }
+}
+
+StopRequest::~StopRequest() {
+  for (int i = 0; i < 3; ++i) {
+    sigaction(kSignals[i], &previous_[i], nullptr);
+  }
+  installed = false;
+}
+
+bool StopRequest::requested() const {
+  return signal() != 0;
+}
+
+int StopRequest::signal() const {
+  return first_signal;
+}
+
+} // namespace palimpsest
