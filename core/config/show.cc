@@ -1,4 +1,5 @@
 #include <palimpsest/core/config/derive.h>
+#include <palimpsest/core/config/meaning.h>
 #include <palimpsest/core/config/schema.h>
 #include <palimpsest/core/config/show.h>
 #include <palimpsest/core/config/validate.h>
@@ -43,7 +44,8 @@ bool has_values(std::string_view lines) {
 
 class Printer {
  public:
-  Printer(const RunConfig& config, const Origins& origins) : config_(config), origins_(origins) {}
+  Printer(const RunConfig& config, const Origins& origins, bool comments)
+      : config_(config), origins_(origins), comments_(comments) {}
 
   std::string run() {
     section(config_, "", 0);
@@ -76,17 +78,22 @@ class Printer {
         const bool empty = !has_values(std::string_view(out_).substr(header));
         out_.insert(header, indent + field.name() + (empty ? ": {}\n" : ":\n"));
       } else {
-        out_ += indent + "# " + field.name() + ": not set\n";
+        comment(indent + "# " + field.name() + ": not set\n");
       }
       return;
     }
     if (!value_text(message, field)) {
-      out_ += fmt::format("{}# {}: {}\n", indent, field.name(), options_of(field).when_unset());
+      comment(fmt::format("{}# {}: {}\n", indent, field.name(), options_of(field).when_unset()));
       return;
     }
     constexpr int kCommentColumn = 48;
     const std::string line = indent + field.name() + ": " + value(message, field);
-    out_ += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, origin(path));
+    out_ +=
+        comments_ ? fmt::format("{:<{}}  # {}\n", line, kCommentColumn, origin(path)) : line + "\n";
+  }
+
+  void comment(const std::string& line) {
+    out_ += comments_ ? line : "";
   }
 
   std::string origin(const std::string& path) const {
@@ -127,28 +134,38 @@ class Printer {
 
   const RunConfig& config_;
   const Origins& origins_;
+  bool comments_;
   std::string out_;
 };
+
+void find_set_keys(const Message& section, const std::string& path, Origins& set) {
+  std::vector<const FieldDescriptor*> fields;
+  section.GetReflection()->ListFields(section, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string key = join_path(path, field->name());
+    if (is_section(*field) && !field->is_repeated()) {
+      find_set_keys(section.GetReflection()->GetMessage(section, field), key, set);
+    } else {
+      set.emplace(key, Origin());
+    }
+  }
+}
 
 } // namespace
 
 std::string show_config(const RunConfig& config, const Origins& origins, int64_t world) {
-  const BatchSizes batch = derive_batch(config, world);
-  RunConfig shown = config;
   Origins shown_origins = origins;
-  RunConfig::Training& training = *shown.mutable_training();
   const auto derive = [&](const char* key, bool given) {
     if (!given) {
       shown_origins[key] = {"derived", "", Origin::Kind::kDerived};
     }
   };
-  derive("training.global_batch_size", training.has_global_batch_size());
-  derive("training.micro_batch_size", training.has_micro_batch_size());
-  derive("training.gradient_accumulation_steps", training.has_gradient_accumulation_steps());
-  training.set_global_batch_size(batch.global);
-  training.set_micro_batch_size(batch.micro);
-  training.set_gradient_accumulation_steps(batch.accumulation);
-  return Printer(shown, shown_origins).run() +
+  const RunConfig::Training& given = config.training();
+  derive("training.global_batch_size", given.has_global_batch_size());
+  derive("training.micro_batch_size", given.has_micro_batch_size());
+  derive("training.gradient_accumulation_steps", given.has_gradient_accumulation_steps());
+  const BatchSizes batch = derive_batch(config, world);
+  return Printer(resolve_batch(config, world), shown_origins, true).run() +
       fmt::format(
              "# batch: {} samples a step = {} (micro-batch) x {} (accumulation) x {} "
              "(data-parallel size)\n",
@@ -156,6 +173,13 @@ std::string show_config(const RunConfig& config, const Origins& origins, int64_t
              batch.micro,
              batch.accumulation,
              batch.data_parallel);
+}
+
+std::string config_text(const RunConfig& config, int64_t world) {
+  const RunConfig resolved = resolve_batch(config, world);
+  Origins set; // of two keys that exclude each other the one that is set is printed
+  find_set_keys(resolved, "", set);
+  return Printer(resolved, set, false).run();
 }
 
 } // namespace palimpsest

@@ -20,4 +20,7 @@ namespace palimpsest {
 /// Throws UserError where the batch does not divide.
 std::string show_config(const RunConfig& config, const Origins& origins, int64_t world);
 
+/// The same without comments: what a checkpoint keeps of a run's settings.
+std::string config_text(const RunConfig& config, int64_t world);
+
 } // namespace palimpsest
