@@ -4,6 +4,13 @@
 
 namespace palimpsest {
 
+StateBytes bytes_per_rank(const StateBytes& whole, const Placement& placement, int ranks) {
+  return {
+      .parameters = whole.parameters / (placement.shards_parameters() ? ranks : 1),
+      .gradients = whole.gradients / (placement.shards_gradients() ? ranks : 1),
+      .optimizer = whole.optimizer / (placement.shards_optimizer() ? ranks : 1)};
+}
+
 int64_t executions(int layers, int kept) {
   return int64_t{3} * layers - kept;
 }

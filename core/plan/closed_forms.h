@@ -1,7 +1,7 @@
 #pragma once
 
-// What checkpointing a uniform chain costs and saves, in closed form: a check on simulate(), and
-// what `plan` prints.
+// What checkpointing a uniform chain costs and saves, and what each rank holds of a sharded model,
+// in closed form: checks on simulate(), and what `plan` prints.
 //
 //   executions(12, 3);                       // 33: 12 forwards, 12 backwards, 9 reruns
 //   best_interval(16, 1, 1);                 // 4: the square root
@@ -9,9 +9,27 @@
 // Chain of N layers, each with `activations` bytes of tape and an input of `input` bytes; K of them
 // keep their tapes.
 
+#include <palimpsest/core/plan/job.h>
+
 #include <cstdint>
 
 namespace palimpsest {
+
+/// Bytes of a model's three states on one rank.
+struct StateBytes {
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
+
+  double total() const {
+    return parameters + gradients + optimizer;
+  }
+};
+
+/// What is left of the whole model's states on each of `ranks` of a shard group, padding aside: all
+/// of what the placement keeps whole, 1 / ranks of what it shards. (Rajbhandari et al. 2020,
+/// arXiv:1910.02054, table 1.)
+StateBytes bytes_per_rank(const StateBytes& whole, const Placement& placement, int ranks);
 
 /// Layer executions of a step, forward and backward: 2N with all tapes, 3N - K with K kept.
 int64_t executions(int layers, int kept);

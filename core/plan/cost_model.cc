@@ -95,6 +95,13 @@ void ModelCost::validate() const {
         unit.update_workspace < 0) {
       throw UserError("unit {}: a size is negative", unit.name);
     }
+    const auto uneven = [&](int64_t bytes) {
+      return unit.elements != 0 && bytes % unit.elements != 0;
+    };
+    if (unit.elements < 0 || uneven(unit.parameter_bytes) || uneven(unit.gradient_bytes) ||
+        uneven(unit.state_bytes)) {
+      throw UserError("unit {}: its bytes are no multiple of its elements", unit.name);
+    }
   }
   int end = 0;
   for (const LayerCost& layer : layers) {

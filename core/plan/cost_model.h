@@ -44,6 +44,7 @@ struct BlockRange {
 /// shard.
 struct UnitCost {
   std::string name{};
+  int64_t elements = 0; ///< of its parameters; 0: not known, so shards are cut to a byte, unpadded
   int64_t parameter_bytes = 0; ///< in the dtype that blocks compute with
   int64_t gradient_bytes = 0; ///< of the accumulation buffer
   int64_t state_bytes = 0; ///< master weights and moments

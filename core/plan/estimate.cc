@@ -1,6 +1,7 @@
 // Bytes of workspace, seconds and FLOPs of operations.
 
 #include <palimpsest/core/plan/simulation.h>
+#include <palimpsest/core/plan/traffic.h>
 
 #include <algorithm>
 
@@ -68,22 +69,8 @@ double Simulation::cost(const Rank& rank, const Op& op) const {
       return static_cast<double>(job_.size(op.slot)) * links.communication;
     case OpKind::kGather:
     case OpKind::kPublish:
-    case OpKind::kReduce: {
-      const UnitCost& unit = job_.model().units[static_cast<size_t>(op.unit)];
-      const Mesh& mesh = job_.mesh();
-      int64_t bytes = unit.parameter_bytes;
-      auto ranks = static_cast<double>(mesh.shard);
-      if (op.kind == OpKind::kReduce) {
-        bytes = unit.gradient_bytes;
-        if (op.axis != ReduceAxis::kShard) { // a sum of n parts and its distribution
-          bytes = 2 * job_.size(job_.gradient(op.unit));
-          ranks = op.axis == ReduceAxis::kReplicate
-              ? mesh.replicate
-              : static_cast<double>(job_.tie_ranks(op.unit).size());
-        }
-      }
-      return static_cast<double>(bytes) * (ranks - 1) / ranks * links.communication;
-    }
+    case OpKind::kReduce:
+      return moved_bytes(op, job_) * links.communication;
     default:
       return 0;
   }
@@ -103,8 +90,8 @@ int64_t Simulation::workspace(const Rank& rank, const Op& op, bool started) cons
     case OpKind::kUpdate:
       return job_.model().units[static_cast<size_t>(op.unit)].update_workspace;
     case OpKind::kReduce:
-      if (op.axis == ReduceAxis::kShard && job_.mesh().shard > 1) {
-        const auto whole = job_.model().units[static_cast<size_t>(op.unit)].gradient_bytes;
+      if (op.axis == ReduceAxis::kShard && job_.axis_ranks(op.unit, op.axis) > 1) {
+        const int64_t whole = job_.size({.kind = SlotKind::kGradBuffer, .owner = op.unit});
         return static_cast<int64_t>(job_.links().reduce_workspace * static_cast<double>(whole));
       }
       return 0;

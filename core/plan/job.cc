@@ -14,6 +14,18 @@ size_t at(int index) {
 
 } // namespace
 
+UnitLayout unit_layout(
+    int64_t elements,
+    bool trainable,
+    const Mesh& mesh,
+    const Placement& placement,
+    bool reproducible) {
+  if (!trainable) {
+    return cut_unit(elements, placement.shards_parameters() ? mesh.shard : 1);
+  }
+  return cut_unit(elements, mesh.shard, reproducible ? mesh.replicate : 1);
+}
+
 Job::Job(JobDescription description) : description_(std::move(description)) {
   validate();
   derive_data_flow();
@@ -130,6 +142,15 @@ void Job::derive_users() {
       }
     }
   }
+  for (size_t unit = 0; unit < units && reproducible(); ++unit) {
+    if (!model().units[unit].frozen && tie_ranks_[unit].size() > 1) {
+      throw UserError(
+          "reproducible: {} is tied across {} pipeline ranks, whose sums are not; use one stage or "
+          "an untied model",
+          model().units[unit].name,
+          tie_ranks_[unit].size());
+    }
+  }
   for (size_t rank = 0; rank < ranks; ++rank) {
     auto& places = persistent_.emplace_back();
     for (const int unit : units_of_[rank]) {
@@ -164,15 +185,23 @@ const std::vector<int>& Job::users(int unit, int pipeline_rank) const {
 }
 
 bool Job::has_axis(int unit, ReduceAxis axis) const {
+  if (axis == ReduceAxis::kShard) {
+    return placement().shards_optimizer() || reproducible();
+  }
+  const bool joined = axis == ReduceAxis::kReplicate && reproducible(); // in the shard axis
+  return !joined && axis_ranks(unit, axis) > 1;
+}
+
+int Job::axis_ranks(int unit, ReduceAxis axis) const {
   switch (axis) {
     case ReduceAxis::kShard:
-      return placement().shards_optimizer();
+      return reproducible() ? mesh().data() : mesh().shard;
     case ReduceAxis::kReplicate:
-      return mesh().replicate > 1;
+      return mesh().replicate;
     case ReduceAxis::kTie:
-      return tie_ranks(unit).size() > 1;
+      return static_cast<int>(tie_ranks(unit).size());
   }
-  return false;
+  return 1;
 }
 
 Slot Job::weight(int unit) const {
@@ -181,7 +210,7 @@ Slot Job::weight(int unit) const {
 }
 
 Slot Job::gradient(int unit) const {
-  const bool sharded = placement().shards_optimizer();
+  const bool sharded = has_axis(unit, ReduceAxis::kShard);
   return {.kind = sharded ? SlotKind::kGradShard : SlotKind::kGradBuffer, .owner = unit};
 }
 
@@ -196,9 +225,38 @@ bool Job::is_persistent(const Place& place, int pipeline_rank) const {
   return slot == weight(slot.owner) && place.tier == placement().parameters;
 }
 
+UnitLayout Job::layout(int unit) const {
+  const UnitCost& cost = model().units[at(unit)];
+  return unit_layout(cost.elements, !cost.frozen, mesh(), placement(), reproducible());
+}
+
+int64_t Job::unit_size(const Slot& slot) const {
+  const UnitCost& unit = model().units[at(slot.owner)];
+  const UnitLayout cut = layout(slot.owner);
+  const auto whole = [&](int64_t bytes) {
+    return unit.elements == 0 ? bytes : bytes / unit.elements * cut.whole();
+  };
+  const auto part = [&](int64_t bytes, int64_t elements) {
+    return unit.elements == 0 ? (bytes + mesh().shard - 1) / mesh().shard
+                              : bytes / unit.elements * elements;
+  };
+  switch (slot.kind) {
+    case SlotKind::kParam:
+      return whole(unit.parameter_bytes);
+    case SlotKind::kParamShard:
+      return part(unit.parameter_bytes, cut.shard);
+    case SlotKind::kGradBuffer:
+      return whole(unit.gradient_bytes);
+    case SlotKind::kGradShard:
+      return part(unit.gradient_bytes, cut.shard);
+    case SlotKind::kOptimizerState:
+      return part(unit.state_bytes, cut.range(0).size());
+    default:
+      return 0;
+  }
+}
+
 int64_t Job::size(const Slot& slot, TapeMode tape) const {
-  const auto shard = [&](int64_t whole) { return (whole + mesh().shard - 1) / mesh().shard; };
-  const auto unit = [&]() -> const UnitCost& { return model().units[at(slot.owner)]; };
   switch (slot.kind) {
     case SlotKind::kValue:
     case SlotKind::kGrad:
@@ -210,18 +268,9 @@ int64_t Job::size(const Slot& slot, TapeMode tape) const {
     }
     case SlotKind::kWeightJobs:
       return model().blocks[at(slot.owner)].weight_jobs_bytes;
-    case SlotKind::kParam:
-      return unit().parameter_bytes;
-    case SlotKind::kParamShard:
-      return shard(unit().parameter_bytes);
-    case SlotKind::kGradBuffer:
-      return unit().gradient_bytes;
-    case SlotKind::kGradShard:
-      return shard(unit().gradient_bytes);
-    case SlotKind::kOptimizerState:
-      return placement().shards_optimizer() ? shard(unit().state_bytes) : unit().state_bytes;
+    default:
+      return unit_size(slot);
   }
-  return 0;
 }
 
 RankGroup Job::group(int rank, const Op& op) const {
@@ -240,6 +289,12 @@ RankGroup Job::group(int rank, const Op& op) const {
     return group;
   }
   const bool shard = axis == ReduceAxis::kShard;
+  if (op.kind == OpKind::kReduce && reproducible()) {
+    group.axis = RankGroup::Axis::kData;
+    group.ranks.resize(at(mesh().data()));
+    std::iota(group.ranks.begin(), group.ranks.end(), rank - mesh().data_rank(rank));
+    return group;
+  }
   group.axis = shard ? RankGroup::Axis::kShard : RankGroup::Axis::kReplicate;
   const int stride = shard ? 1 : mesh().shard;
   const int length = shard ? mesh().shard : mesh().replicate;

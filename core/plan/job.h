@@ -11,6 +11,7 @@
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/op.h>
 #include <palimpsest/core/plan/slot.h>
+#include <palimpsest/core/plan/unit_layout.h>
 
 #include <array>
 #include <cstdint>
@@ -60,6 +61,12 @@ struct Mesh {
   int data_rank(int rank) const {
     return rank % data();
   }
+  /// Which micro-batches a rank takes: r of the global micro-batch g = j N + r. Replicas of a shard
+  /// count next to each other, so that part r of a unit cut into N lies in the shard of rank r.
+  int batch_rank(int rank) const {
+    const int data = data_rank(rank);
+    return data % shard * replicate + data / shard;
+  }
   /// The rank with the same data-parallel coordinate on another pipeline rank.
   int peer(int rank, int pipeline_rank) const {
     return pipeline_rank * data() + data_rank(rank);
@@ -77,6 +84,15 @@ struct LinkCosts {
   bool communication_overlaps = true;
 };
 
+/// How the buffers of a unit of a step are cut over the shard group: one piece where its states are
+/// whole.
+UnitLayout unit_layout(
+    int64_t elements,
+    bool trainable,
+    const Mesh& mesh,
+    const Placement& placement,
+    bool reproducible);
+
 struct JobDescription {
   ModelCost model{};
   std::vector<BlockRange> stages{}; ///< cover the blocks in order; one may be empty
@@ -85,6 +101,9 @@ struct JobDescription {
   Placement placement{};
   LinkCosts links{};
   bool training = true;
+  /// Every layout with the same micro-batches gives the same bits: each micro-batch's gradient is
+  /// added by itself, over all data-parallel ranks in order, onto a running shard.
+  bool reproducible = false;
 };
 
 /// A place that is live when a step starts and when it ends.
@@ -93,9 +112,10 @@ struct PersistentPlace {
   bool changes = false; ///< by the step
 };
 
-/// The communicator of a collective: world ranks in ascending order.
+/// The communicator of a collective: world ranks in ascending order. kData: shards and replicas
+/// together.
 struct RankGroup {
-  enum class Axis : uint8_t { kShard, kReplicate, kTie, kWorld } axis = Axis::kWorld;
+  enum class Axis : uint8_t { kShard, kReplicate, kData, kTie, kWorld } axis = Axis::kWorld;
   std::vector<int> ranks;
 
   auto operator<=>(const RankGroup&) const = default;
@@ -127,6 +147,9 @@ class Job {
   }
   bool training() const {
     return description_.training;
+  }
+  bool reproducible() const {
+    return description_.reproducible;
   }
   const JobDescription& description() const {
     return description_;
@@ -178,17 +201,25 @@ class Job {
 
   // ---- what follows from placement and mesh
   /// Whether a trainable unit goes through this axis; those it does, it does in the order shard,
-  /// replicate, tie.
+  /// replicate, tie. Where sums are reproducible, shard stands for all data-parallel ranks.
   bool has_axis(int unit, ReduceAxis axis) const;
   /// The parameter slot that persists.
   Slot weight(int unit) const;
   /// The gradient that UPDATE reads.
   Slot gradient(int unit) const;
+  /// Whether each micro-batch is reduced by itself, else all of them at once.
+  bool reduces_each_micro_batch() const {
+    return placement().shards_gradients() || reproducible();
+  }
+  /// How many ranks the axis sums over.
+  int axis_ranks(int unit, ReduceAxis axis) const;
+  /// How a unit's buffers are cut over the shard group. Its elements must be known.
+  UnitLayout layout(int unit) const;
   const std::vector<PersistentPlace>& persistent(int pipeline_rank) const {
     return persistent_[static_cast<size_t>(pipeline_rank)];
   }
   bool is_persistent(const Place& place, int pipeline_rank) const;
-  /// Bytes on one rank. `tape` matters for kTape only.
+  /// Bytes on the rank that holds most, padding included. `tape` matters for kTape only.
   int64_t size(const Slot& slot, TapeMode tape = TapeMode::kFull) const;
   /// Of a collective that `rank` takes part in.
   RankGroup group(int rank, const Op& op) const;
@@ -205,6 +236,7 @@ class Job {
   void derive_data_flow();
   void derive_users();
   void derive_slots();
+  int64_t unit_size(const Slot& slot) const;
 
   JobDescription description_;
   std::vector<int> value_offset_; // of block -1 (the loader), 0, 1, ...

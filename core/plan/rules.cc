@@ -130,6 +130,9 @@ void Simulation::check_reduce(Rank& rank) {
   if (rank.agreed != kNoEvent || !job_.has_axis(op.unit, op.axis)) {
     fail(rank, "after AGREE, or not an axis of this unit");
   }
+  if (job_.reproducible() && op.mbs.end - op.mbs.begin > 1) {
+    fail(rank, "reproducible sums take one micro-batch at a time");
+  }
   const bool shard = op.axis == ReduceAxis::kShard;
   const SlotKind kind = shard ? SlotKind::kGradBuffer : job_.gradient(op.unit).kind;
   const Contributions& content = copy_of(rank, kind, op.unit).content;

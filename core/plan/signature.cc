@@ -21,6 +21,7 @@ uint64_t communication_hash(const Plans& plans, const Job& job) {
   for (const int size : {mesh.pipeline, mesh.replicate, mesh.shard, job.micro_batches()}) {
     hash = hash_mix(hash, static_cast<uint64_t>(size));
   }
+  hash = job.reproducible() ? hash_mix(hash, 1) : hash; // its groups are others
   for (const StepPlan& plan :
        plans) { // groups follow from the mesh, the plan's rank and the operation
     hash = hash_mix(hash, 0x5eed);

@@ -7,7 +7,7 @@
 namespace palimpsest {
 namespace {
 
-constexpr int kOwnGroups = 3; // shard, replicate, world; tie groups follow
+constexpr int kOwnGroups = 4; // shard, replicate, data, world; tie groups follow
 
 } // namespace
 
@@ -28,8 +28,8 @@ Simulation::Simulation(const WorldPlans& plans, const Job& job, const PlanBudget
   }
   tie_classes_ = static_cast<int>(classes.size());
   groups_.resize(
-      world / static_cast<size_t>(mesh.shard) + world / static_cast<size_t>(mesh.replicate) + 1 +
-      classes.size() * static_cast<size_t>(mesh.data()));
+      world / static_cast<size_t>(mesh.shard) + world / static_cast<size_t>(mesh.replicate) +
+      static_cast<size_t>(mesh.pipeline) + 1 + classes.size() * static_cast<size_t>(mesh.data()));
 
   std::map<std::pair<const StepPlan*, int>, size_t> known;
   std::vector<size_t> which;
@@ -313,25 +313,29 @@ int Simulation::enter(Rank& rank) {
   return new_event(cost(rank, op), !is_transfer(op.kind));
 }
 
+/// Groups are numbered axis by axis; `own`: the number of the axis, of tie groups that of the class.
 int Simulation::group_number(const Rank& rank, const Op& op, int& own) const {
   const Mesh& mesh = job_.mesh();
-  const int shards = mesh.world() / mesh.shard;
-  const int replicas = mesh.world() / mesh.replicate;
+  const int pipeline_rank = rank.compiled->pipeline_rank();
+  const int replicas = mesh.world() / mesh.shard; // where groups of replicas begin
+  const int data = replicas + mesh.world() / mesh.replicate;
+  const int world = data + mesh.pipeline;
   if (op.kind == OpKind::kAgree) {
-    own = 2;
-    return shards + replicas;
+    own = 3;
+    return world;
   }
   if (op.kind != OpKind::kReduce || op.axis == ReduceAxis::kShard) {
-    own = 0;
-    return rank.number / mesh.shard;
+    const bool all = op.kind == OpKind::kReduce && job_.reproducible();
+    own = all ? 2 : 0;
+    return all ? data + pipeline_rank : rank.number / mesh.shard;
   }
   if (op.axis == ReduceAxis::kReplicate) {
     own = 1;
-    return shards + rank.compiled->pipeline_rank() * mesh.shard + rank.data % mesh.shard;
+    return replicas + pipeline_rank * mesh.shard + rank.data % mesh.shard;
   }
   const int tie = tie_class_[static_cast<size_t>(op.unit)];
   own = kOwnGroups + tie;
-  return shards + replicas + 1 + tie * mesh.data() + rank.data;
+  return world + 1 + tie * mesh.data() + rank.data;
 }
 
 /// Every group meets its collectives in one order.

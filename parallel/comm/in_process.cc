@@ -191,7 +191,12 @@ void progress(Round& round, const Group& group, std::unique_lock<std::mutex>& lo
     if (failure) {
       group.world->aborted = failure;
     }
-    if (++round.finished == round.parts || group.world->aborted) {
+    if (++round.finished == round.parts) {
+      for (auto& [rank, operand] : round.operands) { // a slower rank keeps nobody's tensors alive
+        operand.in = operand.out = at::Tensor();
+      }
+    }
+    if (round.finished == round.parts || group.world->aborted) {
       group.world->changed.notify_all();
     }
   }

@@ -65,7 +65,7 @@ class Gatherer {
   bool fits(const std::vector<int>& more) const {
     int64_t bytes = 0;
     const auto size = [&](int unit) {
-      return job_.model().units[static_cast<size_t>(unit)].parameter_bytes;
+      return job_.size({.kind = SlotKind::kParam, .owner = unit});
     };
     for (const int unit : resident_) {
       bytes += size(unit);

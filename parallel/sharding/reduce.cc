@@ -15,6 +15,19 @@ struct Opened {
   int reduced = 0; // micro-batches
 };
 
+/// Bits depend on the order of additions.
+void check_order(const MicroBatchRange& mbs, int unit, int reduced, const Job& job) {
+  if (job.reproducible() && mbs != MicroBatchRange{reduced, reduced + 1}) {
+    throw UserError(
+        "reproducible: the pipeline's schedule adds micro-batches [{}, {}) of {} together or "
+        "before "
+        "earlier ones; use pipeline.schedule: 1f1b",
+        mbs.begin,
+        mbs.end,
+        job.model().units[static_cast<size_t>(unit)].name);
+  }
+}
+
 StepPlan with_reduces(const StepPlan& plan, int rank, const Job& job) {
   const MicroBatchRange every{0, job.micro_batches()};
   std::vector<Opened> opened(job.model().units.size());
@@ -42,11 +55,12 @@ StepPlan with_reduces(const StepPlan& plan, int rank, const Job& job) {
         return batch.second.size() == users;
       });
       const bool finished = whole && reduced + static_cast<int>(batches.size()) == every.end;
-      if (!finished && !(whole && job.placement().shards_gradients())) {
+      if (!finished && !(whole && job.reduces_each_micro_batch())) {
         continue;
       }
       if (job.has_axis(unit, ReduceAxis::kShard)) {
         const MicroBatchRange mbs{batches.begin()->first, batches.rbegin()->first + 1};
+        check_order(mbs, unit, reduced, job);
         insertions.after(index, Op::reduce(unit, mbs, ReduceAxis::kShard));
       }
       if (finished && job.has_axis(unit, ReduceAxis::kReplicate)) {

@@ -5,7 +5,8 @@
 //   plans = reduce_pass(plans, job, options);
 //
 // Each micro-batch by itself where gradients are sharded (one late REDUCE would undo what ZeRO-2
-// and 3 save), all at once where they are not. Replicate follows the last shard; tie comes after
+// and 3 save) or sums must be reproducible (UserError where the schedule mixes micro-batches), all
+// at once elsewhere. Replicate follows the last shard; tie comes after
 // all compute and SENDs, because its other rank needs what this one still has to send.
 
 #include <palimpsest/core/plan/plan_pass.h>

@@ -18,7 +18,7 @@
 namespace palimpsest::testing {
 namespace {
 
-/// Eleven valid plans that together use every operation, placement and schedule.
+/// Thirteen valid plans that together use every operation, placement and schedule.
 std::vector<Choice> bases() {
   const ModelCost small = chain({.layers = 2, .per_layer = 1});
   const ModelCost tied = chain({.layers = 2, .per_layer = 1, .tied = true});
@@ -59,6 +59,14 @@ std::vector<Choice> bases() {
        .replicate = 2,
        .away = "all_disk",
        .own = chain({.layers = 2, .per_layer = 1, .adapters = true})},
+      {.replicate = 2, .reproducible = true, .own = small},
+      {.ranks = 2,
+       .zero = 3,
+       .replicate = 2,
+       .shard = 2,
+       .away = "gradients",
+       .reproducible = true,
+       .own = small},
   };
 }
 

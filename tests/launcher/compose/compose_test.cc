@@ -51,6 +51,7 @@ Choice draw_choice(std::mt19937_64& draw) {
   choice.window = pick<int64_t>({0, 12, 1'000'000'000}, draw);
   choice.read_ahead = pick<int>({0, 1, 3}, draw);
   choice.lag = pick<int>({0, 1, 2}, draw);
+  choice.reproducible = draw() % 3 == 0;
   return choice;
 }
 

@@ -60,6 +60,13 @@ Placement placement(const std::string& away, int zero) {
   return result;
 }
 
+/// A tied unit gets the head's gradients before the embedding's, which a schedule may delay.
+bool mixes_micro_batches(const Choice& choice) {
+  const ModelCost model = choice.own ? *choice.own : named_model(choice.model);
+  const bool tied = model.blocks.front().units == model.blocks.back().units;
+  return tied && (choice.ranks > 1 || choice.schedule == "gpipe");
+}
+
 } // namespace
 
 ModelCost chain(const ChainShape& shape) {
@@ -201,7 +208,7 @@ std::string to_text(const Choice& choice) {
   return fmt::format(
       "model={} schedule={} ranks={} micro_batches={} policy={} zero={} replicate={} shard={} "
       "away={} "
-      "window={} read_ahead={} lag={}",
+      "window={} read_ahead={} lag={} reproducible={}",
       choice.model,
       choice.schedule,
       choice.ranks,
@@ -213,7 +220,8 @@ std::string to_text(const Choice& choice) {
       choice.away,
       choice.window,
       choice.read_ahead,
-      choice.lag);
+      choice.lag,
+      choice.reproducible);
 }
 
 Plans Case::plans() const {
@@ -239,7 +247,8 @@ Case make(const Choice& choice) {
        .micro_batches = choice.micro_batches,
        .mesh = mesh,
        .placement = placement(choice.away, choice.zero),
-       .links = choice.links});
+       .links = choice.links,
+       .reproducible = choice.reproducible && !mixes_micro_batches(choice)});
   return {std::move(job), std::move(schedule), std::move(options)};
 }
 

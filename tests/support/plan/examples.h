@@ -63,6 +63,7 @@ struct Choice {
   int64_t window = 0;
   int read_ahead = 1;
   int lag = 0;
+  bool reproducible = false;
   LinkCosts links{};
   std::optional<ModelCost> own{}; ///< instead of `model`
 };
@@ -78,7 +79,7 @@ struct Case {
 };
 
 /// A shard group without anything to shard becomes replicas; parameters rest off the device only
-/// with zero: 3.
+/// with zero: 3; sums are not reproducible where a schedule or a tied unit forbids it.
 Case make(const Choice& choice);
 
 /// The plans of all world ranks, by value.
