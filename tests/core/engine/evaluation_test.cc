@@ -9,7 +9,7 @@
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
-#include <palimpsest/parallel/sharding/local_param_store.h>
+#include <palimpsest/parallel/sharding/sharded_param_store.h>
 
 #include <ATen/ops/full.h>
 
@@ -32,7 +32,7 @@ TEST(Evaluation, BeforeAndAfterAStepSeesTheWeightsOfItsTime) {
       MemoryContext memory("rank 0");
       const ScopedContext here(memory);
       Chain chain = build_mlp_chain({.widths = {1, 1}, .bias = false, .compute = compute});
-      LocalParamStore store(chain.units, {}, {{{.begin = 0, .end = 1}}}, memory);
+      ShardedParamStore store(chain.units, {}, {{{.begin = 0, .end = 1}}}, {}, memory);
       store.shard(0).values().fill_(1);
       store.refresh(0);
       const StepBatch batches = {

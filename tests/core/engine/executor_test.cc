@@ -9,7 +9,7 @@
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
-#include <palimpsest/parallel/sharding/local_param_store.h>
+#include <palimpsest/parallel/sharding/sharded_param_store.h>
 #include <palimpsest/tests/core/engine/scalar_chain.h>
 
 #include <gtest/gtest.h>
@@ -76,8 +76,8 @@ class ScalarRun {
     for (int unit = 0; unit < units; ++unit) {
       groups.push_back({{.begin = 0, .end = 1}});
     }
-    store_ = std::make_unique<LocalParamStore>(
-        chain_.units, LocalParamStore::Layout{}, std::move(groups), memory_);
+    store_ = std::make_unique<ShardedParamStore>(
+        chain_.units, ShardedParamStore::Settings{}, groups, MeshGroups{}, memory_);
     for (int unit = 0; unit < units; ++unit) {
       store_->shard(unit).parameters.fill_(weight);
     }
@@ -121,7 +121,7 @@ class ScalarRun {
   Counts counts_;
   MemoryContext memory_{"rank 0"};
   Chain chain_;
-  std::unique_ptr<LocalParamStore> store_;
+  std::unique_ptr<ShardedParamStore> store_;
   Sgd sgd_{0};
   FoldedNorm norm_{2};
   CopyStore slots_;

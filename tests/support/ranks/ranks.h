@@ -3,6 +3,7 @@
 // Ranks as threads, each with its own memory counters.
 //
 //   on_ranks(4, [](Communicator& world, MemoryContext& memory) { ... world.rank() ... });
+//   on_ranks(4, [](std::unique_ptr<Communicator> world, MemoryContext& memory) { ... });   // to decorate it
 
 #include <palimpsest/core/contracts/communicator.h>
 #include <palimpsest/core/device/allocator.h>
@@ -12,20 +13,21 @@
 #include <fmt/format.h>
 
 #include <exception>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace palimpsest::testing {
 
-/// Runs the body on every rank of a fresh world. Where one throws, all end, and its error is thrown
-/// again.
-inline void on_ranks(
-    int count,
-    const std::function<void(Communicator& world, MemoryContext& memory)>& body) {
+/// Runs the body on every rank of a fresh world. Where one throws, all end, and the first error is
+/// thrown again.
+template <typename Body>
+void on_ranks(int count, const Body& body) {
   install_cpu_allocator();
-  const auto world = in_process_world(count);
+  auto world = in_process_world(count);
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
@@ -33,14 +35,21 @@ inline void on_ranks(
     threads.emplace_back([&, rank] {
       MemoryContext memory(fmt::format("rank {}", rank));
       const ScopedContext here(memory);
+      std::unique_ptr<Communicator> own = std::move(world[static_cast<size_t>(rank)]);
+      // the body may take the world away: this one ends the others
+      const std::unique_ptr<Communicator> alarm = own->split(0, rank, "alarm");
       try {
-        body(*world[static_cast<size_t>(rank)], memory);
+        if constexpr (std::is_invocable_v<Body, Communicator&, MemoryContext&>) {
+          body(*own, memory);
+        } else {
+          body(std::move(own), memory);
+        }
       } catch (const std::exception& error) {
         const std::scoped_lock lock(mutex);
         if (first == nullptr) {
           first = std::current_exception();
         }
-        world[static_cast<size_t>(rank)]->abort(error.what());
+        alarm->abort(error.what());
       }
     });
   }
