@@ -25,6 +25,9 @@ std::string step_folder(int64_t step);
 /// The number of a name that step_folder gives; empty for any other.
 std::optional<int64_t> parse_step_folder(std::string_view name);
 
+/// Where the ranks write a checkpoint until it is complete: a hidden name beside its own.
+std::filesystem::path temporary_folder(const std::filesystem::path& output, int64_t step);
+
 struct NumberedCheckpoint {
   int64_t step = 0;
   std::filesystem::path folder;
@@ -44,8 +47,8 @@ std::optional<NumberedCheckpoint> newest_checkpoint(
     Damaged damaged,
     std::vector<std::string>& notes);
 
-/// Deletes the oldest beyond `keep`, but none that is being read. What it deletes disappears from
-/// the list in one step. Returns what was deleted.
+/// Deletes what is older than the `keep` newest that open, but nothing that is being read. What it
+/// deletes disappears from the list in one step. Returns what was deleted.
 std::vector<std::filesystem::path> delete_old_checkpoints(
     const std::filesystem::path& output,
     int64_t keep);
@@ -77,7 +80,8 @@ struct RunStart {
 RunStart decide_start(const StartRequest& request);
 
 /// Writes a new run's id to run.json. What an older run left there (`restart`) is first moved to
-/// previous-<its id>, checkpoints and all, so that nothing of it is taken for this run's.
+/// previous-1 (or the next free number), checkpoints and all, so that nothing of it is taken for
+/// this run's. EnvironmentError where the folder cannot be written.
 void begin_run(const std::filesystem::path& output, const RunStart& start);
 
 } // namespace palimpsest

@@ -49,14 +49,19 @@ StateDeclaration declaration_of(const CheckpointManifest::Tensor& tensor);
 /// Parses and checks; `name` stands for the file. UserError: the place of a syntax error, or all
 /// contradictions at once (at most 20 are printed).
 CheckpointManifest parse_manifest(std::string_view text, const std::string& name);
-CheckpointManifest read_manifest(const std::filesystem::path& file);
-
 /// The text that parse_manifest reads, for people: a list on one line, numbers without quotes.
 std::string manifest_text(const CheckpointManifest& manifest);
 
+/// A manifest's file: the text and a last line with its checksum. Writing is atomic.
+CheckpointManifest read_manifest(const std::filesystem::path& file);
+void write_manifest(const std::filesystem::path& file, const CheckpointManifest& manifest);
+
+/// A rank's part, written like a manifest: nothing is checked before all are merged.
+CheckpointManifest read_part(const std::filesystem::path& file);
+
 /// One manifest of all ranks' parts, in order of rank: rank 0's with the others' files and pieces
-/// added, tensors by name. UserError where parts belong to different runs or steps, or a state is
-/// covered incompletely or twice, naming rank, tensor and elements.
+/// added, tensors by name. InternalError where parts belong to different runs or steps, or a state
+/// is covered incompletely or twice, naming rank, tensor and elements.
 CheckpointManifest merge_parts(std::span<const CheckpointManifest> parts);
 
 /// Null where there is no such state. Tensors of a checked manifest are sorted by (name, state).

@@ -1,12 +1,12 @@
 #include <palimpsest/core/io/hf_folder.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/io/companions.h>
 #include <palimpsest/core/io/json.h>
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -19,24 +19,7 @@ namespace {
 constexpr std::string_view kConfigName = "config.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
-constexpr std::string_view kAdditionalTemplates = "additional_chat_templates";
 constexpr int64_t kMaxJsonBytes = int64_t{256} << 20;
-
-/// What an export copies beside config and weights.
-constexpr std::array<std::string_view, 12> kCopiedFiles = {
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "chat_template.jinja",
-    "chat_template.json",
-};
 
 /// Buffers that the model computes itself; old files still carry them.
 bool is_ignored(std::string_view name) {
@@ -85,23 +68,20 @@ bool equal_tensors(const HfFolder& folder, std::string_view left, std::string_vi
       std::memcmp(bytes.data(), folder.bytes(right).data(), bytes.size()) == 0;
 }
 
-void copy_bytes(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::copy(from, to, fs::copy_options::recursive, error);
-  if (error) {
-    throw EnvironmentError("cannot copy {} to {}: {}", from.string(), to.string(), error.message());
-  }
-}
-
 void copy_companions(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  for (const std::string_view name : kCopiedFiles) {
-    if (fs::is_regular_file(from / name, error)) {
-      copy_bytes(from / name, to / name);
+  for (const fs::path& name : companion_files(from)) {
+    std::error_code error;
+    fs::create_directories((to / name).parent_path(), error);
+    if (!error) {
+      fs::copy_file(from / name, to / name, error);
     }
-  }
-  if (fs::is_directory(from / kAdditionalTemplates, error)) {
-    copy_bytes(from / kAdditionalTemplates, to / kAdditionalTemplates);
+    if (error) {
+      throw EnvironmentError(
+          "cannot copy {} to {}: {}",
+          (from / name).string(),
+          (to / name).string(),
+          error.message());
+    }
   }
 }
 

@@ -1,0 +1,324 @@
+#include <palimpsest/core/io/checkpoint_folder.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/json.h>
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <random>
+#include <system_error>
+
+namespace palimpsest {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kSaving = ".saving";
+constexpr std::string_view kDeleting = ".deleting";
+constexpr std::string_view kRunName = "run.json";
+
+/// What a run leaves in its output folder, beside checkpoints.
+constexpr std::array<std::string_view, 3> kRunFiles = {kRunName, "metrics.jsonl", "model"};
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+/// The names in a folder; none where it is missing.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator at(folder, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw EnvironmentError("cannot list {}: {}", folder.string(), error.message());
+  }
+  return names;
+}
+
+void remove_tree(const fs::path& folder) {
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) {
+    throw EnvironmentError("cannot delete {}: {}", folder.string(), error.message());
+  }
+}
+
+void move(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) {
+    throw EnvironmentError("cannot move {} to {}: {}", from.string(), to.string(), error.message());
+  }
+}
+
+/// Whether a reader holds the checkpoint's manifest. The lock is kept until the descriptor goes.
+bool lock_for_deletion(const FileDescriptor& manifest) {
+  return manifest.get() < 0 || ::flock(manifest.get(), LOCK_EX | LOCK_NB) == 0 ||
+      errno != EWOULDBLOCK;
+}
+
+bool opens(const fs::path& checkpoint) {
+  try {
+    const CheckpointReader reader(checkpoint);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::optional<std::string> read_run_id(const fs::path& output) {
+  const fs::path file = output / kRunName;
+  if (!is_there(file)) {
+    return std::nullopt;
+  }
+  const nlohmann::json run = parse_json(read_file(file), file.string());
+  if (!run.is_object() || !run.contains("run_id") || !run["run_id"].is_string() ||
+      run["run_id"].get<std::string>().empty()) {
+    throw UserError("{}: there is no run_id; the file is damaged", file.string());
+  }
+  return run["run_id"].get<std::string>();
+}
+
+std::string new_run_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+bool holds_run(const fs::path& output) {
+  return is_there(output / "metrics.jsonl") || is_there(output / "model") ||
+      !list_checkpoints(output).empty();
+}
+
+bool same_folder(const fs::path& left, const fs::path& right) {
+  std::error_code error;
+  return fs::equivalent(left, right, error);
+}
+
+/// The checkpoint that `resume` names, allowed in this folder.
+CheckpointReader open_named(const StartRequest& request, bool holds) {
+  const fs::path named = request.resume;
+  CheckpointReader reader(named);
+  if (!holds) {
+    return reader;
+  }
+  const fs::path plain = fs::absolute(named.has_filename() ? named : named.parent_path());
+  if (!same_folder(plain.parent_path(), request.output)) {
+    throw UserError(
+        "training.output: {} holds run {}, but checkpoint.resume names step {} of run {} in {}; "
+        "give another output folder",
+        request.output.string(),
+        read_run_id(request.output).value_or("(of no id)"),
+        reader.info().step(),
+        reader.info().run_id(),
+        named.string());
+  }
+  const std::vector<NumberedCheckpoint> all = list_checkpoints(request.output);
+  if (!all.empty() && all.back().step > reader.info().step()) {
+    throw UserError(
+        "checkpoint.resume: {} is older than {}, which the run would overtake; remove the newer "
+        "ones, or give another training.output",
+        named.string(),
+        all.back().folder.string());
+  }
+  return reader;
+}
+
+/// The newest checkpoint of the run that the folder holds.
+CheckpointReader open_newest(const StartRequest& request, std::vector<std::string>& notes) {
+  const bool automatic = request.resume == "auto";
+  const auto newest =
+      newest_checkpoint(request.output, automatic ? Damaged::kSkip : Damaged::kRefuse, notes);
+  if (!newest) {
+    throw UserError(
+        "training.output: {} holds a run without a {}checkpoint; give another folder, or "
+        "training.restart=true to begin it anew{}{}",
+        request.output.string(),
+        notes.empty() ? "" : "whole ",
+        notes.empty() ? "" : "\n  ",
+        fmt::join(notes, "\n  "));
+  }
+  CheckpointReader reader(newest->folder);
+  const std::string run_id = read_run_id(request.output).value_or(reader.info().run_id());
+  if (run_id != reader.info().run_id()) {
+    throw UserError(
+        "training.output: {} holds run {}, but {} is of run {}; move one of them away",
+        request.output.string(),
+        run_id,
+        newest->folder.string(),
+        reader.info().run_id());
+  }
+  return reader;
+}
+
+} // namespace
+
+std::string step_folder(int64_t step) {
+  return fmt::format("{}{:08}", kPrefix, step);
+}
+
+fs::path temporary_folder(const fs::path& output, int64_t step) {
+  return output / fmt::format(".{}{}", step_folder(step), kSaving);
+}
+
+std::optional<int64_t> parse_step_folder(std::string_view name) {
+  if (!name.starts_with(kPrefix)) {
+    return std::nullopt;
+  }
+  int64_t step = 0;
+  const auto parsed =
+      std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+  const bool ours = parsed.ec == std::errc() && step >= 0 && step_folder(step) == name;
+  return ours ? std::optional(step) : std::nullopt;
+}
+
+std::vector<NumberedCheckpoint> list_checkpoints(const fs::path& output) {
+  std::vector<NumberedCheckpoint> all;
+  for (const std::string& name : names_in(output)) {
+    std::error_code error;
+    if (const auto step = parse_step_folder(name); step && fs::is_directory(output / name, error)) {
+      all.push_back({*step, output / name});
+    }
+  }
+  std::ranges::sort(all, {}, &NumberedCheckpoint::step);
+  return all;
+}
+
+std::optional<NumberedCheckpoint> newest_checkpoint(
+    const fs::path& output,
+    Damaged damaged,
+    std::vector<std::string>& notes) {
+  std::vector<NumberedCheckpoint> all = list_checkpoints(output);
+  for (; !all.empty(); all.pop_back()) {
+    try {
+      const CheckpointReader reader(all.back().folder);
+      return all.back();
+    } catch (const Error& error) {
+      if (damaged == Damaged::kRefuse) {
+        throw;
+      }
+      notes.push_back(fmt::format("skipped {}: {}", all.back().folder.string(), error.what()));
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<fs::path> delete_old_checkpoints(const fs::path& output, int64_t keep) {
+  check(keep >= 1, "the newest checkpoint is never deleted");
+  std::vector<fs::path> deleted;
+  int64_t whole = 0; // a damaged one does not count as kept
+  std::vector<NumberedCheckpoint> all = list_checkpoints(output);
+  std::ranges::reverse(all);
+  for (const NumberedCheckpoint& old : all) {
+    if (whole < keep) {
+      whole += opens(old.folder) ? 1 : 0;
+      continue;
+    }
+    const FileDescriptor manifest(
+        ::open((old.folder / kManifestName).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!lock_for_deletion(manifest)) {
+      continue;
+    }
+    const fs::path doomed = output / fmt::format(".{}{}", step_folder(old.step), kDeleting);
+    move(old.folder, doomed);
+    remove_tree(doomed);
+    deleted.push_back(old.folder);
+  }
+  return deleted;
+}
+
+void remove_leftovers(const fs::path& output) {
+  for (const std::string& name : names_in(output)) {
+    if (!name.starts_with('.')) {
+      continue;
+    }
+    for (const std::string_view ending : {kSaving, kDeleting}) {
+      const std::string_view hidden = std::string_view(name).substr(1);
+      if (hidden.ends_with(ending) &&
+          parse_step_folder(hidden.substr(0, hidden.size() - ending.size()))) {
+        remove_tree(output / name);
+      }
+    }
+  }
+}
+
+RunStart decide_start(const StartRequest& request) {
+  const bool holds = holds_run(request.output);
+  const bool named = !request.resume.empty() && request.resume != "auto";
+  RunStart start;
+  if (request.restart || (!holds && !named)) {
+    check(!named, "restart and a checkpoint to resume from contradict each other");
+    // An id without a step behind it: the run failed before its first one, or another rank of this
+    // run has begun it.
+    const auto begun = holds ? std::nullopt : read_run_id(request.output);
+    start.run_id = begun.value_or(new_run_id());
+    if (holds) {
+      start.notes.push_back(fmt::format(
+          "restart: what {} holds is moved to a folder previous-N in it", request.output.string()));
+    }
+    return start;
+  }
+  const CheckpointReader reader =
+      named ? open_named(request, holds) : open_newest(request, start.notes);
+  start.is_new = !holds;
+  start.run_id =
+      holds ? reader.info().run_id() : read_run_id(request.output).value_or(new_run_id());
+  start.checkpoint = reader.folder();
+  const std::vector<std::string> changes = request.changes(reader.config_text());
+  if (!changes.empty() && !request.allow_change) {
+    throw UserError(
+        "{} was saved under a config that computes something else; undo the changes, allow them "
+        "with --allow-change, or begin anew in another training.output:\n  {}",
+        reader.folder().string(),
+        fmt::join(changes, "\n  "));
+  }
+  for (const std::string& change : changes) {
+    start.notes.push_back("changed since the checkpoint: " + change);
+  }
+  start.notes.push_back(fmt::format(
+      "resuming run {} at step {} from {}",
+      reader.info().run_id(),
+      reader.info().step(),
+      reader.folder().string()));
+  return start;
+}
+
+void begin_run(const fs::path& output, const RunStart& start) {
+  if (start.is_new && holds_run(output)) {
+    int number = 1;
+    while (is_there(output / fmt::format("previous-{}", number))) {
+      ++number;
+    }
+    const fs::path previous = output / fmt::format("previous-{}", number);
+    std::error_code error;
+    if (!fs::create_directory(previous, error)) {
+      throw EnvironmentError("cannot create folder {}: {}", previous.string(), error.message());
+    }
+    for (const NumberedCheckpoint& old : list_checkpoints(output)) {
+      move(old.folder, previous / old.folder.filename());
+    }
+    for (const std::string_view name : kRunFiles) {
+      if (is_there(output / name)) {
+        move(output / name, previous / name);
+      }
+    }
+  }
+  check_writable_folder(output);
+  if (read_run_id(output) != start.run_id) {
+    const nlohmann::json run = {{"run_id", start.run_id}};
+    write_file_atomically(output / kRunName, run.dump(2) + "\n");
+  }
+}
+
+} // namespace palimpsest

@@ -1,0 +1,268 @@
+#include <palimpsest/tests/core/io/checkpoint_testing.h>
+
+namespace palimpsest {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<int64_t> steps(const fs::path& output) {
+  std::vector<int64_t> all;
+  for (const NumberedCheckpoint& found : list_checkpoints(output)) {
+    all.push_back(found.step);
+  }
+  return all;
+}
+
+TEST(CheckpointFolder, NamesAndNumbers) {
+  EXPECT_EQ(step_folder(1000), "step-00001000");
+  EXPECT_EQ(step_folder(123456789012), "step-123456789012");
+  for (const int64_t step : {int64_t{0}, int64_t{7}, int64_t{99999999}, int64_t{100000000}}) {
+    EXPECT_EQ(parse_step_folder(step_folder(step)), step);
+  }
+  for (const char* other :
+       {"step-7",
+        "step-000000007",
+        "step-0000000x",
+        "step-",
+        "step--0000007",
+        "step-+0000007",
+        "step_00000007",
+        "best",
+        "",
+        "step-99999999999999999999",
+        "step-00000007.tmp"}) {
+    EXPECT_EQ(parse_step_folder(other), std::nullopt) << other;
+  }
+}
+
+TEST(CheckpointFolder, OrderIsByNumber) {
+  const TemporaryFolder output;
+  for (const int64_t step : {100000000, 9000, 99999999, 10000}) {
+    fs::create_directory(output.path() / step_folder(step));
+  }
+  for (const char* foreign : {"step-abc", "best", "step-9", ".step-00000001.saving"}) {
+    fs::create_directory(output / foreign);
+  }
+  put(output / "step-00000001", "a file");
+  EXPECT_THAT(steps(output.path()), ElementsAre(9000, 10000, 99999999, 100000000));
+  EXPECT_THAT(list_checkpoints(output / "missing"), IsEmpty());
+}
+
+TEST(CheckpointFolder, TheOldestGoAndForeignNamesStay) {
+  const TemporaryFolder output;
+  fs::create_directory(output / "step-abc");
+  fs::create_directory(output / "best");
+  for (const int64_t step : {8, 9, 10, 11}) {
+    save_sample(output.path(), step, 1, 2);
+  }
+  EXPECT_THAT(steps(output.path()), ElementsAre(10, 11));
+  EXPECT_TRUE(fs::exists(output / "step-abc"));
+  EXPECT_TRUE(fs::exists(output / "best"));
+  std::vector<std::string> notes;
+  EXPECT_EQ(newest_checkpoint(output.path(), Damaged::kRefuse, notes)->step, 11);
+  EXPECT_THROW(delete_old_checkpoints(output.path(), 0), InternalError);
+}
+
+TEST(CheckpointFolder, WhatIsBeingReadStays) {
+  const TemporaryFolder output;
+  save_sample(output.path(), 1, 1);
+  {
+    const CheckpointReader reader(output / "step-00000001");
+    save_sample(output.path(), 2, 1, 1);
+    EXPECT_THAT(steps(output.path()), ElementsAre(1, 2));
+    reader.verify();
+  }
+  save_sample(output.path(), 3, 1, 1);
+  EXPECT_THAT(steps(output.path()), ElementsAre(3));
+}
+
+TEST(CheckpointFolder, ADamagedOneDoesNotCountAsKept) {
+  const TemporaryFolder output;
+  for (const int64_t step : {1, 2, 3, 9}) {
+    save_sample(output.path(), step, 1);
+  }
+  fs::remove(output / "step-00000009/rank-00000.safetensors");
+  EXPECT_THAT(
+      delete_old_checkpoints(output.path(), 1),
+      ElementsAre(output / "step-00000002", output / "step-00000001"));
+  EXPECT_THAT(steps(output.path()), ElementsAre(3, 9));
+}
+
+TEST(CheckpointFolder, ADamagedNewestIsSkippedOnlyOnRequest) {
+  const TemporaryFolder output;
+  for (const int64_t step : {1, 2, 3}) {
+    save_sample(output.path(), step, 2);
+  }
+  fs::remove(output / "step-00000003/manifest.textproto");
+  fs::copy_file(
+      output / "step-00000001/rank-00001.safetensors",
+      output / "step-00000002/rank-00001.safetensors",
+      fs::copy_options::overwrite_existing);
+  std::vector<std::string> notes;
+  EXPECT_THAT(
+      message_of<UserError>([&] { newest_checkpoint(output.path(), Damaged::kRefuse, notes); }),
+      HasSubstr("step-00000003"));
+  EXPECT_EQ(newest_checkpoint(output.path(), Damaged::kSkip, notes)->step, 1);
+  EXPECT_THAT(
+      notes,
+      ElementsAre(
+          AllOf(HasSubstr("skipped"), HasSubstr("step-00000003"), HasSubstr("manifest")),
+          AllOf(HasSubstr("skipped"), HasSubstr("step-00000002"), HasSubstr("rank-00001"))));
+}
+
+class RunStartTest : public ::testing::Test {
+ protected:
+  StartRequest request() const {
+    StartRequest request{.output = output()};
+    request.changes = [this](const std::string& config) {
+      EXPECT_EQ(config, sample_checkpoint(1, 0, 1).config_text);
+      return changes_;
+    };
+    return request;
+  }
+  fs::path output() const {
+    return folder_ / "out";
+  }
+  std::string refusal(const StartRequest& asked) const {
+    return message_of<UserError>([&] { decide_start(asked); });
+  }
+  /// A run that has saved these steps.
+  void run_with(const std::vector<int64_t>& saved) {
+    begin_run(output(), {.run_id = "run-a"});
+    put(output() / "metrics.jsonl", "{}\n");
+    for (const int64_t step : saved) {
+      save_sample(output(), step, 1);
+    }
+  }
+
+  TemporaryFolder folder_;
+  std::vector<std::string> changes_;
+};
+
+TEST_F(RunStartTest, AnEmptyFolderStartsANewRun) {
+  const RunStart first = decide_start(request());
+  EXPECT_TRUE(first.is_new);
+  EXPECT_FALSE(first.checkpoint.has_value());
+  EXPECT_EQ(first.run_id.size(), 16U);
+  EXPECT_NE(decide_start(request()).run_id, first.run_id);
+  EXPECT_FALSE(fs::exists(output())) << "deciding writes nothing";
+  begin_run(output(), first);
+  // Another rank that decides now, or a run that failed before its first step.
+  EXPECT_EQ(decide_start(request()).run_id, first.run_id);
+  StartRequest automatic = request();
+  automatic.resume = "auto";
+  EXPECT_FALSE(decide_start(automatic).checkpoint.has_value());
+}
+
+TEST_F(RunStartTest, TheSameRunResumesFromTheNewest) {
+  run_with({9, 10});
+  const RunStart start = decide_start(request());
+  EXPECT_FALSE(start.is_new);
+  EXPECT_EQ(start.run_id, "run-a");
+  EXPECT_EQ(start.checkpoint, output() / "step-00000010");
+  EXPECT_THAT(
+      start.notes, ElementsAre(AllOf(HasSubstr("resuming run run-a"), HasSubstr("step 10"))));
+  begin_run(output(), start);
+  EXPECT_THAT(steps(output()), ElementsAre(9, 10));
+}
+
+TEST_F(RunStartTest, ADamagedNewestNeedsAuto) {
+  run_with({9, 10});
+  fs::remove(output() / "step-00000010/rank-00000.safetensors");
+  EXPECT_THAT(refusal(request()), HasSubstr("rank-00000.safetensors"));
+  StartRequest automatic = request();
+  automatic.resume = "auto";
+  const RunStart start = decide_start(automatic);
+  EXPECT_EQ(start.checkpoint, output() / "step-00000009");
+  EXPECT_THAT(start.notes, ElementsAre(HasSubstr("skipped"), HasSubstr("resuming")));
+  fs::remove(output() / "step-00000009/rank-00000.safetensors");
+  EXPECT_THAT(
+      refusal(automatic),
+      AllOf(HasSubstr("without a whole checkpoint"), HasSubstr("step-00000009")));
+}
+
+TEST_F(RunStartTest, ARunWithoutCheckpointsIsNotOverwritten) {
+  run_with({});
+  EXPECT_THAT(
+      refusal(request()), AllOf(HasSubstr(output().string()), HasSubstr("training.restart=true")));
+}
+
+TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
+  run_with({9});
+  fs::create_directory(output() / "model");
+  put(output() / "notes.txt", "the user's");
+  StartRequest restart = request();
+  restart.restart = true;
+  const RunStart start = decide_start(restart);
+  EXPECT_TRUE(start.is_new);
+  EXPECT_NE(start.run_id, "run-a");
+  EXPECT_FALSE(start.checkpoint.has_value());
+  begin_run(output(), start);
+  EXPECT_THAT(steps(output()), IsEmpty());
+  EXPECT_THAT(steps(output() / "previous-1"), ElementsAre(9));
+  for (const char* name : {"metrics.jsonl", "model", "run.json"}) {
+    EXPECT_TRUE(fs::exists(output() / "previous-1" / name)) << name;
+  }
+  EXPECT_FALSE(fs::exists(output() / "metrics.jsonl"));
+  EXPECT_TRUE(fs::exists(output() / "notes.txt"));
+  // Once more; and the same answer on a rank that decides after this.
+  EXPECT_EQ(decide_start(restart).run_id, start.run_id);
+  put(output() / "metrics.jsonl", "{}\n");
+  begin_run(output(), decide_start(restart));
+  EXPECT_TRUE(fs::exists(output() / "previous-2/metrics.jsonl"));
+}
+
+TEST_F(RunStartTest, CheckpointsOfAnotherRunAreRefused) {
+  run_with({9});
+  begin_run(output(), {.run_id = "run-b", .is_new = false});
+  EXPECT_THAT(refusal(request()), AllOf(HasSubstr("run-b"), HasSubstr("run-a")));
+}
+
+TEST_F(RunStartTest, ANamedCheckpoint) {
+  run_with({9, 10});
+  StartRequest named = request();
+  named.resume = (output() / "step-00000010").string() + "/";
+  EXPECT_EQ(decide_start(named).run_id, "run-a");
+  EXPECT_FALSE(decide_start(named).is_new);
+
+  named.resume = (output() / "step-00000009").string();
+  EXPECT_THAT(refusal(named), AllOf(HasSubstr("step-00000009"), HasSubstr("step-00000010")));
+
+  named.output = folder_ / "fork"; // empty: a new run that begins there
+  const RunStart fork = decide_start(named);
+  EXPECT_TRUE(fork.is_new);
+  EXPECT_NE(fork.run_id, "run-a");
+  EXPECT_EQ(fork.checkpoint, output() / "step-00000009");
+
+  begin_run(named.output, fork);
+  put(named.output / "metrics.jsonl", "{}\n");
+  EXPECT_THAT(refusal(named), AllOf(HasSubstr(fork.run_id), HasSubstr("run-a")));
+}
+
+TEST_F(RunStartTest, ChangesOfMeaningAreListedAndAllowedOnRequest) {
+  run_with({9});
+  changes_ = {"training.seed: 42 -> 7", "data.shuffle: true -> false"};
+  EXPECT_THAT(
+      refusal(request()),
+      AllOf(HasSubstr("--allow-change"), HasSubstr(changes_[0]), HasSubstr(changes_[1])));
+  StartRequest allowed = request();
+  allowed.allow_change = true;
+  EXPECT_THAT(
+      decide_start(allowed).notes,
+      ElementsAre(HasSubstr(changes_[0]), HasSubstr(changes_[1]), HasSubstr("resuming")));
+}
+
+TEST_F(RunStartTest, ADamagedRunFile) {
+  run_with({9});
+  for (const char* text : {"", "{}", "{\"run_id\": 3}", "{\"run_id\": \"\"}", "[]"}) {
+    put(output() / "run.json", text);
+    EXPECT_THAT(refusal(request()), HasSubstr("run.json"));
+  }
+}
+
+} // namespace
+} // namespace palimpsest
