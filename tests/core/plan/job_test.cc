@@ -58,6 +58,64 @@ TEST(Job, GroupsCoverTheMesh) {
   EXPECT_FALSE(job.has_axis(1, ReduceAxis::kTie));
 }
 
+// 10,000 elements are three chunks: parts of two for two ranks, so four in all.
+TEST(Job, SizesOfUnitsWithKnownElementsHoldTheirPadding) {
+  JobDescription description = describe("decoder", 1);
+  UnitCost& unit = description.model.units[1];
+  unit = {
+      .elements = 10'000,
+      .parameter_bytes = 20'000,
+      .gradient_bytes = 40'000,
+      .state_bytes = 120'000};
+  const auto size = [&](SlotKind kind) { return Job(description).size({kind, 1}); };
+  EXPECT_EQ(size(SlotKind::kParam), 20'000);
+  EXPECT_EQ(size(SlotKind::kOptimizerState), 120'000);
+  description.mesh.shard = 2;
+  description.placement.zero = 3;
+  EXPECT_EQ(size(SlotKind::kParam), 2 * 4 * 4096);
+  EXPECT_EQ(size(SlotKind::kParamShard), 2 * 2 * 4096);
+  EXPECT_EQ(size(SlotKind::kGradBuffer), 4 * 4 * 4096);
+  EXPECT_EQ(size(SlotKind::kGradShard), 4 * 2 * 4096);
+  EXPECT_EQ(size(SlotKind::kOptimizerState), 12 * 8192); // the first rank's; states have no padding
+  description.mesh.replicate = 3;
+  description.reproducible = true; // a shard is three pieces
+  EXPECT_EQ(size(SlotKind::kGradShard), 4 * 3 * 4096);
+  EXPECT_EQ(size(SlotKind::kOptimizerState), 120'000); // the first rank owns it all
+  unit.frozen = true;
+  EXPECT_EQ(size(SlotKind::kParamShard), 2 * 2 * 4096);
+  description.placement.zero = 2;
+  EXPECT_EQ(size(SlotKind::kParam), 20'000); // never exchanged
+}
+
+TEST(Job, ReproducibleSumsTakeAllDataParallelRanks) {
+  JobDescription description = describe("decoder", 2);
+  description.mesh = {.pipeline = 2, .replicate = 2, .shard = 3};
+  description.placement.zero = 1;
+  description.reproducible = true;
+  const Job job(description);
+  const Op reduce = Op::reduce(1, {0, 1}, ReduceAxis::kShard);
+  EXPECT_THAT(job.group(7, reduce).ranks, ElementsAre(6, 7, 8, 9, 10, 11));
+  EXPECT_THAT(job.group(7, Op::publish(1)).ranks, ElementsAre(6, 7, 8));
+  EXPECT_EQ(job.axis_ranks(1, ReduceAxis::kShard), 6);
+  EXPECT_FALSE(job.has_axis(1, ReduceAxis::kReplicate));
+  description.mesh = {.pipeline = 2, .replicate = 6};
+  description.placement.zero = 0; // whole states, but a running sum beside the buffer
+  EXPECT_TRUE(Job(description).has_axis(1, ReduceAxis::kShard));
+  EXPECT_EQ(Job(description).gradient(1).kind, SlotKind::kGradShard);
+  EXPECT_TRUE(Job(description).reduces_each_micro_batch());
+}
+
+/// Replicas of one shard count next to each other, so a unit's N parts lie in their shards.
+TEST(Job, BatchRanksNumberThePiecesOfShards) {
+  const Mesh mesh{.pipeline = 2, .replicate = 2, .shard = 3};
+  std::set<int> seen;
+  for (int rank = 6; rank < 12; ++rank) {
+    EXPECT_EQ(mesh.batch_rank(rank) / mesh.replicate, mesh.data_rank(rank) % mesh.shard);
+    seen.insert(mesh.batch_rank(rank));
+  }
+  EXPECT_EQ(seen, (std::set<int>{0, 1, 2, 3, 4, 5}));
+}
+
 TEST(Job, SlotNumbersAreDenseAndDistinct) {
   JobDescription description = describe("unet", 1);
   description.micro_batches = 3;
@@ -104,6 +162,7 @@ TEST(Job, ContradictionsAreRefused) {
       {"writes no values", [](auto& d) { d.model.blocks[1].value_bytes = {}; }},
       {"negative", [](auto& d) { d.model.blocks[1].full_bytes = -1; }},
       {"negative", [](auto& d) { d.model.units[1].state_bytes = -1; }},
+      {"no multiple", [](auto& d) { d.model.units[1].elements = 5; }},
       {"out of order", [](auto& d) { std::swap(d.model.layers[0], d.model.layers[1]); }},
       {"no blocks", [](auto& d) { d.model.blocks.clear(); }},
   };
@@ -117,6 +176,20 @@ TEST(Job, ContradictionsAreRefused) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr(message));
     }
   }
+}
+
+TEST(Job, ReproducibleRefusesATieAcrossStages) {
+  JobDescription description = describe("tied", 2);
+  description.mesh.pipeline = 2;
+  description.reproducible = true;
+  description.model.units[0].name = "embedding";
+  EXPECT_THAT(
+      [&] { Job{description}; },
+      ::testing::ThrowsMessage<UserError>(
+          ::testing::HasSubstr("embedding is tied across 2 pipeline ranks")));
+  description.stages = even_stages(description.model, 1);
+  description.mesh.pipeline = 1;
+  EXPECT_NO_THROW(Job{description});
 }
 
 } // namespace

@@ -105,6 +105,20 @@ TEST_F(Refusal, EveryRuleHasItsMessage) {
   });
 }
 
+TEST(Simulate, ReproducibleSumsOfSeveralMicroBatchesAreRefused) {
+  const Case example = make({.zero = 1, .shard = 2, .reproducible = true});
+  Plans plans = example.plans();
+  EXPECT_NO_THROW(simulate(plans, example.job));
+  for (Op& op : plans[0]) {
+    if (op.kind == OpKind::kReduce) {
+      op.mbs = {0, 2};
+    }
+  }
+  EXPECT_THAT(
+      [&] { simulate(plans, example.job); },
+      ::testing::ThrowsMessage<PlanError>(HasSubstr("one micro-batch at a time")));
+}
+
 TEST_F(Refusal, TheBudgetNamesTierAndBytes) {
   PlanBudget budget = promised(simulate_world(world_, example_.job));
   EXPECT_NO_THROW(simulate_world(world_, example_.job, budget));

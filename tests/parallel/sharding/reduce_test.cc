@@ -75,5 +75,30 @@ TEST(Reduce, ATiedUnitIsJoinedOnceAfterItsShards) {
   EXPECT_THAT(axes(make(choice).plans()[0], 0), ::testing::ElementsAre(kReplicate, kTie));
 }
 
+TEST(Reduce, ReproducibleSumsTakeOneMicroBatchAtATime) {
+  Choice choice{.micro_batches = 3, .replicate = 2, .reproducible = true};
+  const StepPlan plan = make(choice).plans()[0];
+  int next = 0;
+  for (const Op& op : plan) {
+    if (op.kind == OpKind::kReduce && op.unit == 2) {
+      EXPECT_EQ(op.axis, ReduceAxis::kShard);
+      EXPECT_EQ(op.mbs, (MicroBatchRange{next, next + 1}));
+      ++next;
+    }
+  }
+  EXPECT_EQ(next, 3);
+}
+
+// The head adds to a tied unit in all forwards before the embedding's first backward.
+TEST(Reduce, AScheduleThatMixesMicroBatchesIsRefusedWhereSumsAreReproducible) {
+  const ModelCost model = named_model("tied");
+  const Job job(
+      {.model = model, .stages = even_stages(model, 1), .micro_batches = 2, .reproducible = true});
+  EXPECT_THAT(
+      [&] { compose(job, find_schedule("gpipe"), {}); },
+      ::testing::ThrowsMessage<UserError>(::testing::HasSubstr("micro-batches [0, 2)")));
+  EXPECT_NO_THROW(compose(job, find_schedule("1f1b"), {}));
+}
+
 } // namespace
 } // namespace palimpsest::testing
