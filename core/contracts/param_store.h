@@ -3,7 +3,7 @@
 // Owns parameters, gradients and optimizer states by a placement table; the plan's operations on
 // units act on it. Blocks see only their ParamUnit's views.
 //
-//   store.open(Slot{SlotKind::kGradBuffer, unit});   // zeros; the unit's grad_view() works now
+//   store.open(Slot{SlotKind::kGradBuffer, unit});   // the unit's grad_view() works now
 //   store.reduce(unit, {0, 4}, ReduceAxis::kShard).wait();
 //   optimizer.step(store.shard(unit), scalars);
 //   store.close(Slot{SlotKind::kGradShard, unit});
@@ -48,7 +48,7 @@ class ParamStore {
   virtual Ticket gather(int unit) = 0;
   virtual void release(int unit) = 0;
 
-  /// A gradient slot (grad_buffer, grad_shard) begins as zeros; a slot of a unit is freed.
+  /// A gradient slot (grad_buffer, grad_shard) begins and counts as zeros; a slot of a unit is freed.
   virtual void open(const Slot& slot) = 0;
   virtual void close(const Slot& slot) = 0;
   /// The tensors of a unit's slot, for stashing and fetching.
@@ -61,7 +61,8 @@ class ParamStore {
   /// All-gathers a unit's updated parameters where they are whole but their optimizer is sharded.
   virtual Ticket publish(int unit) = 0;
 
-  /// What this rank updates. The reference stays valid as long as the store.
+  /// What this rank updates; its gradient is complete as of this call. The reference stays valid as
+  /// long as the store.
   virtual ParamShard& shard(int unit) = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace palimpsest {
@@ -23,6 +24,7 @@ ParamUnit::ParamUnit(
     }
     numel_ += parameter.numel;
   }
+  fresh_.assign(parameters_.size(), false);
 }
 
 void ParamUnit::bind_data(at::Tensor flat) {
@@ -39,6 +41,13 @@ void ParamUnit::bind_grad(at::Tensor flat) {
       "unit {}: a gradient buffer of another size or dtype",
       name_);
   grad_ = std::move(flat);
+  fresh_.assign(parameters_.size(), false);
+}
+
+void ParamUnit::bind_fresh_grad(at::Tensor flat) {
+  bind_grad(std::move(flat));
+  grad_.narrow(0, numel_, grad_.numel() - numel_).zero_(); // padding stays zero
+  fresh_.assign(parameters_.size(), true);
 }
 
 at::Tensor ParamUnit::view(size_t first, size_t count) const {
@@ -46,9 +55,36 @@ at::Tensor ParamUnit::view(size_t first, size_t count) const {
   return slice(data_, first, count);
 }
 
-at::Tensor ParamUnit::grad_view(size_t first, size_t count) const {
+at::Tensor ParamUnit::grad_view(size_t first, size_t count) {
   check(grad_.defined(), "the gradient buffer of unit {} is used while not live", name_);
+  at::Tensor view = slice(grad_, first, count);
+  zero_fresh(first, count);
+  return view;
+}
+
+bool ParamUnit::grad_is_fresh(size_t first, size_t count) const {
+  check(grad_.defined(), "the gradient buffer of unit {} is used while not live", name_);
+  const auto begin = fresh_.begin() + static_cast<ptrdiff_t>(first);
+  return std::all_of(begin, begin + static_cast<ptrdiff_t>(count), std::identity());
+}
+
+at::Tensor ParamUnit::grad_view_to_store(size_t first, size_t count) {
+  check(grad_is_fresh(first, count), "a gradient of unit {} is stored over another", name_);
+  std::fill_n(fresh_.begin() + static_cast<ptrdiff_t>(first), count, false);
   return slice(grad_, first, count);
+}
+
+void ParamUnit::settle_grad() {
+  zero_fresh(0, parameters_.size());
+}
+
+void ParamUnit::zero_fresh(size_t first, size_t count) {
+  for (size_t index = first; index < first + count; ++index) {
+    if (fresh_[index]) {
+      fresh_[index] = false;
+      slice(grad_, index, 1).zero_();
+    }
+  }
 }
 
 at::Tensor ParamUnit::slice(const at::Tensor& flat, size_t first, size_t count) const {

@@ -54,9 +54,13 @@ class ParamUnit {
   /// into its views.
   void bind_data(at::Tensor flat);
   void bind_grad(at::Tensor flat);
+  /// The same for a gradient that begins: what the buffer holds counts as zeros. A parameter is
+  /// zeroed when somebody wants to add to it, and not at all where its first gradient is stored.
+  void bind_fresh_grad(at::Tensor flat);
   const at::Tensor& data() const {
     return data_;
   }
+  /// After bind_fresh_grad() its content is complete only once settle_grad() was called.
   const at::Tensor& grad() const {
     return grad_;
   }
@@ -64,10 +68,17 @@ class ParamUnit {
   /// Parameters [first, first + count) as one view of the flat buffer: the first dimension
   /// concatenated, the others equal. InternalError where the buffer is not live.
   at::Tensor view(size_t first, size_t count = 1) const;
-  at::Tensor grad_view(size_t first, size_t count = 1) const;
+  at::Tensor grad_view(size_t first, size_t count = 1);
+
+  /// Whether nobody has written any of these gradients yet; then their whole view may be stored to.
+  bool grad_is_fresh(size_t first, size_t count = 1) const;
+  at::Tensor grad_view_to_store(size_t first, size_t count = 1);
+  /// Zeros for the parameters that nobody wrote.
+  void settle_grad();
 
  private:
   at::Tensor slice(const at::Tensor& flat, size_t first, size_t count) const;
+  void zero_fresh(size_t first, size_t count);
 
   std::string name_;
   std::vector<Parameter> parameters_;
@@ -76,6 +87,7 @@ class ParamUnit {
   int64_t numel_ = 0;
   at::Tensor data_;
   at::Tensor grad_;
+  std::vector<bool> fresh_; // by parameter: its gradient was not written yet
 };
 
 } // namespace palimpsest

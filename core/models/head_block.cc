@@ -52,7 +52,8 @@ LossResult HeadBlock::forward(TensorSpan inputs, bool gradient, const BlockConte
     result.loss_sum +=
         kernels::cross_entropy_forward_backward_(logits, chunk_labels, context.loss_scale);
     if (weights_.weight.trainable()) {
-      kernels::linear_backward_weight(logits, normed, weights_.weight.grad());
+      const bool store = weights_.weight.grad_is_fresh();
+      kernels::linear_backward_weight(logits, normed, weights_.weight.grad(store), {}, store);
     }
     const at::Tensor dnormed = kernels::linear_backward_input(logits, weight);
     dx.index_copy_(

@@ -38,9 +38,17 @@ class ParamRef {
   at::Tensor view() const {
     return present() ? unit_->view(first_, count_) : at::Tensor();
   }
-  /// Their fp32 gradient buffer, undefined where absent or frozen.
-  at::Tensor grad() const {
-    return trainable() ? unit_->grad_view(first_, count_) : at::Tensor();
+  /// Their fp32 gradient buffer, undefined where absent or frozen. `store`: the caller writes all
+  /// of it now, instead of adding; allowed while it is fresh.
+  at::Tensor grad(bool store = false) const {
+    if (!trainable()) {
+      return {};
+    }
+    return store ? unit_->grad_view_to_store(first_, count_) : unit_->grad_view(first_, count_);
+  }
+  /// Whether there is no gradient that a new one would be added to.
+  bool grad_is_fresh() const {
+    return !trainable() || unit_->grad_is_fresh(first_, count_);
   }
 
  private:

@@ -78,10 +78,12 @@ void WeightJobs::submit(Job job) {
 
 void WeightJobs::execute(const Job& job) {
   switch (job.kind) {
-    case Kind::kLinear:
+    case Kind::kLinear: {
+      const bool store = job.parameter.grad_is_fresh() && job.bias.grad_is_fresh();
       kernels::linear_backward_weight(
-          job.gradient, job.operand, job.parameter.grad(), job.bias.grad());
+          job.gradient, job.operand, job.parameter.grad(store), job.bias.grad(store), store);
       break;
+    }
     case Kind::kEmbedding:
       kernels::embedding_backward(job.operand, job.gradient, job.parameter.grad());
       break;

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <gmock/gmock.h>
@@ -63,6 +64,29 @@ TEST(ParamUnit, GradientsAreFp32ViewsOfTheirOwnBuffer) {
   unit.grad_view(0)[1][0] = 5;
   EXPECT_EQ(gradient[2].item<float>(), 5);
   EXPECT_EQ(unit.view(0)[1][0].item<float>(), 0);
+}
+
+TEST(ParamUnit, AFreshGradientReadsAsZerosUntilSomebodyStoresOrAdds) {
+  ParamUnit unit = attention_unit();
+  const auto filled = [&](int64_t size) { return at::full({size}, 7, at::kFloat); };
+  const at::Tensor gradient = filled(unit.numel() + 2); // 2 of padding
+  unit.bind_fresh_grad(gradient);
+  EXPECT_TRUE(unit.grad_is_fresh(1, 2));
+  unit.grad_view_to_store(1).fill_(3);
+  EXPECT_FALSE(unit.grad_is_fresh(1, 2)); // one of two
+  EXPECT_THAT(
+      [&] { unit.grad_view_to_store(1, 2); },
+      ThrowsMessage<InternalError>(HasSubstr("stored over")));
+  const at::Tensor both = unit.grad_view(1, 2); // zeroes the second alone
+  const int64_t first = unit.parameters()[1].numel;
+  EXPECT_EQ(both.sum().item<float>(), 3 * static_cast<float>(first));
+  unit.settle_grad();
+  EXPECT_EQ(gradient.sum().item<float>(), 3 * static_cast<float>(first));
+  unit.grad_view(1).fill_(5);
+  unit.settle_grad(); // what was written stays
+  EXPECT_EQ(gradient.sum().item<float>(), 5 * static_cast<float>(first));
+  unit.bind_grad(filled(unit.numel())); // a buffer that holds something is added to
+  EXPECT_FALSE(unit.grad_is_fresh(1));
 }
 
 TEST(ParamUnit, WhatIsNotLiveOrDoesNotFitIsNamed) {
