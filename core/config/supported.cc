@@ -24,9 +24,6 @@ const std::vector<Limit>& limits() {
       {"activation_checkpointing.policy",
        {"none", "full", "every_n", "uniform", "sqrt", "key_layers"},
        "planned checkpointing"},
-      {"parallel.zero", {"0"}, "sharding over ranks"},
-      {"parallel.replicate", {"1"}, "hybrid sharding"},
-      {"parallel.shard", {"1"}, "sharding over ranks"},
       {"pipeline.stages", {"1"}, "pipeline stages"},
       {"pipeline.schedule", {"1f1b"}, "other pipeline schedules"},
       {"offload.optimizer", {"device"}, "offloading optimizer states"},
@@ -34,9 +31,6 @@ const std::vector<Limit>& limits() {
       {"offload.gradients", {"device"}, "offloading gradients"},
       {"offload.activations", {"device"}, "offloading activations"},
       {"evaluation.every", {}, "evaluation while training"},
-      {"checkpoint.save_every", {}, "saving checkpoints"},
-      {"checkpoint.keep_last", {}, "saving checkpoints"},
-      {"checkpoint.resume", {}, "resuming"},
   };
   return all;
 }

@@ -19,7 +19,7 @@ struct StepRecord {
   int64_t tokens = 0;
   double step_time_s = 0;
   double tokens_per_s = 0;
-  int64_t peak_device_bytes = 0;
+  int64_t peak_device_bytes = 0; // of the rank that has most
   int64_t peak_rss_bytes = 0;
 };
 

@@ -24,6 +24,12 @@ int64_t StepBatches::step_count() const {
   return settings_.steps.value_or(settings_.epochs * windows_.per_epoch());
 }
 
+int64_t StepBatches::consumed(int64_t step) const {
+  const StepWindow next = windows_.at(step);
+  const int64_t left_out = settings_.drop_last ? windows_.rest() : 0;
+  return next.epoch * (source_->size() - left_out) + next.begin;
+}
+
 std::vector<int64_t> StepBatches::samples(int64_t step) const {
   const StepWindow window = windows_.at(step);
   const EpochOrder order(settings_.seed, window.epoch, source_->size(), settings_.shuffle);

@@ -49,6 +49,17 @@ class StepBatches final : public BatchSource {
   /// that loss_sum / targets is a mean over elements, and token_count B.
   StepBatch load(int64_t step) override;
 
+  /// The epoch and the positions that a step takes, also of one after the last.
+  StepWindow window(int64_t step) const {
+    return windows_.at(step);
+  }
+  /// Of an epoch.
+  int64_t sample_count() const {
+    return source_->size();
+  }
+  /// Samples that the steps before this one took, over all ranks and epochs.
+  int64_t consumed(int64_t step) const;
+
   /// The samples of a step over all ranks: row i of the step is samples(step)[i].
   std::vector<int64_t> samples(int64_t step) const;
   /// Rows of this rank's micro-batches. A run has at most two different lists: full windows and an

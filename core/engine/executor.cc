@@ -49,6 +49,7 @@ class StepRun {
         adopt_openmp_workers(services_.memory); // a library may have replaced some since
       }
       perform(plan[index]);
+      table_.poll();
       for (Observer* observer : services_.observers) {
         observer->op_end(index, plan[index]);
       }

@@ -41,6 +41,14 @@ void SlotTable::prepare(const std::vector<Effect>& effects) {
   }
 }
 
+void SlotTable::poll() {
+  for (Tickets* tickets : {&arriving_, &readers_}) {
+    for (const auto& [place, ticket] : *tickets) {
+      ticket->done();
+    }
+  }
+}
+
 void SlotTable::await(const Place& place) {
   settle(arriving_, place);
   const auto found = held_.find(place.slot);

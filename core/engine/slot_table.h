@@ -37,6 +37,9 @@ class SlotTable {
   /// After an operation was issued: notes which of its operands arrive later, or are still read.
   void in_flight(Ticket ticket, const std::vector<Effect>& effects);
 
+  /// Lets what is in flight make progress where only polling does that.
+  void poll();
+
   /// Waits until what arrives at a place is there.
   void await(const Place& place);
 

@@ -2,6 +2,8 @@
 
 #include <palimpsest/core/device/rss.h>
 
+#include <ATen/ops/from_blob.h>
+
 #include <chrono>
 #include <utility>
 
@@ -14,19 +16,36 @@ Trainer::Trainer(
     MemoryContext& memory,
     Settings settings)
     : executor_(executor), plan_for_(std::move(plan_for)), source_(source), memory_(memory),
-      settings_(std::move(settings)) {}
+      settings_(std::move(settings)), position_(settings_.begin) {}
 
-void Trainer::run(const std::vector<Observer*>& observers) {
-  const int64_t count = source_.step_count();
-  for (int64_t number = 0; number < count; ++number) {
-    const StepRecord record = step(number);
+bool Trainer::run(const std::vector<Observer*>& observers) {
+  while (position_.step < source_.step_count()) {
+    if (stop_agreed()) {
+      return false;
+    }
+    const StepRecord record = step();
     for (Observer* observer : observers) {
       observer->step_end(record);
     }
   }
+  return true;
 }
 
-StepRecord Trainer::step(int64_t step) {
+std::vector<int64_t> Trainer::over_ranks(std::vector<int64_t> numbers, ReduceOp op) const {
+  if (settings_.ranks != nullptr && settings_.ranks->size() > 1) {
+    const auto count = static_cast<int64_t>(numbers.size());
+    settings_.ranks->all_reduce(at::from_blob(numbers.data(), {count}, at::kLong), op).wait();
+  }
+  return numbers;
+}
+
+bool Trainer::stop_agreed() const {
+  const bool mine = settings_.stop_requested && settings_.stop_requested();
+  return over_ranks({mine ? 1 : 0}, ReduceOp::kMax).front() != 0;
+}
+
+StepRecord Trainer::step() {
+  const int64_t step = position_.step;
   const auto begin = std::chrono::steady_clock::now();
   memory_.reset_peaks();
   StepBatch batches;
@@ -34,12 +53,15 @@ StepRecord Trainer::step(int64_t step) {
     const ScopedCategory category(memory_, Category::kActivations);
     batches = source_.load(step);
   }
-  int64_t targets = 0;
-  StepRecord record{.step = step + 1, .learning_rate = settings_.learning_rate(updates_)};
+  StepRecord record{.step = step + 1, .learning_rate = settings_.learning_rate(position_.updates)};
+  std::vector<int64_t> counts = {0, 0};
   for (const MicroBatch& batch : batches) {
-    targets += batch.target_count;
-    record.tokens += batch.token_count;
+    counts[0] += batch.target_count;
+    counts[1] += batch.token_count;
   }
+  counts = over_ranks(std::move(counts), ReduceOp::kSum);
+  const int64_t targets = counts[0];
+  record.tokens = counts[1];
   record.skipped = true;
   if (targets > 0) {
     const double scale = 1.0 / static_cast<double>(targets);
@@ -52,18 +74,19 @@ StepRecord Trainer::step(int64_t step) {
          .step = static_cast<uint64_t>(step),
          .loss_scale = scale,
          .learning_rate = record.learning_rate,
-         .updates = updates_ + 1,
+         .updates = position_.updates + 1,
          .clip = settings_.clip});
     record.loss = outcome.loss_sum * scale;
     record.grad_norm = outcome.grad_norm;
     record.skipped = !outcome.finite;
   }
-  updates_ += record.skipped ? 0 : 1;
+  position_ = {step + 1, position_.updates + (record.skipped ? 0 : 1)};
   record.step_time_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   record.tokens_per_s = static_cast<double>(record.tokens) / record.step_time_s;
-  record.peak_device_bytes = memory_.total().peak;
-  record.peak_rss_bytes = peak_rss();
+  const std::vector<int64_t> peaks = over_ranks({memory_.total().peak, peak_rss()}, ReduceOp::kMax);
+  record.peak_device_bytes = peaks[0];
+  record.peak_rss_bytes = peaks[1];
   return record;
 }
 

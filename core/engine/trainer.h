@@ -1,12 +1,13 @@
 #pragma once
 
-// A run, step by step: takes the micro-batches, settles the one denominator, runs the plan,
-// reports.
+// A run, step by step: takes the micro-batches, settles with the other ranks the one denominator
+// and whether to stop, runs the plan, reports.
 //
 //   Trainer trainer(executor, plan_for, source, memory, {.seed = 42, .learning_rate = schedule});
 //   trainer.run(observers);
 
 #include <palimpsest/core/contracts/batch_source.h>
+#include <palimpsest/core/contracts/communicator.h>
 #include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/engine/executor.h>
@@ -26,6 +27,12 @@ struct PlannedStep {
   StepPlan plan;
 };
 
+/// How far a run has come.
+struct TrainingPosition {
+  int64_t step = 0; // steps done, skipped ones included
+  int64_t updates = 0;
+};
+
 /// The plan of a step with so many micro-batches. An epoch's last window may have fewer than the
 /// others.
 using PlanFor = std::function<std::shared_ptr<const PlannedStep>(int micro_batches)>;
@@ -37,6 +44,11 @@ class Trainer {
     std::function<double(double norm)> clip; // see StepInputs
     /// The learning rate of an update, from the number of updates before it.
     std::function<double(int64_t updates)> learning_rate;
+    TrainingPosition begin = {};
+    /// The ranks that share a step's samples; null: there is one. Outlives the trainer.
+    Communicator* ranks = nullptr;
+    /// Asked before each step; where one rank's answer is yes, all stop there. Empty: never.
+    std::function<bool()> stop_requested = {};
   };
 
   /// All references outlive the trainer.
@@ -47,25 +59,29 @@ class Trainer {
       MemoryContext& memory,
       Settings settings);
 
-  /// Runs all steps of the source; every observer sees each step's record.
-  void run(const std::vector<Observer*>& observers);
+  /// Runs the source's remaining steps; every observer sees each step's record. False where it was
+  /// asked to stop before the last one.
+  bool run(const std::vector<Observer*>& observers);
 
-  /// One step. A step without a single target, or whose loss or gradient is not finite, changes
+  /// The next step. One without a single target, or whose loss or gradient is not finite, changes
   /// nothing and is marked as skipped; the learning rate then does not move.
-  StepRecord step(int64_t step);
+  StepRecord step();
 
-  /// Updates so far.
-  int64_t updates() const {
-    return updates_;
+  const TrainingPosition& position() const {
+    return position_;
   }
 
  private:
+  bool stop_agreed() const;
+  /// The same on all ranks: sums and maxima over them.
+  std::vector<int64_t> over_ranks(std::vector<int64_t> numbers, ReduceOp op) const;
+
   Executor& executor_;
   PlanFor plan_for_;
   BatchSource& source_;
   MemoryContext& memory_;
   Settings settings_;
-  int64_t updates_ = 0;
+  TrainingPosition position_;
 };
 
 } // namespace palimpsest

@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/plan/closed_forms.h>
+#include <palimpsest/core/plan/traffic.h>
 #include <palimpsest/launcher/compose/run.h>
 
 #include <fmt/format.h>
@@ -9,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -82,6 +85,31 @@ std::string layer_map(const ModelCost& cost, const Segments& segments) {
   return map + "   (# kept, + lean tape, . run again; | ends a segment)";
 }
 
+/// "4: 2 replicas x 2 shards of optimizer states and gradients (zero: 2)".
+std::string ranks_text(const Run& run) {
+  const Mesh& mesh = run.mesh();
+  const int64_t zero = run.config().parallel().zero();
+  std::vector<std::string> axes;
+  if (mesh.replicate > 1) {
+    axes.push_back(fmt::format("{} replicas", mesh.replicate));
+  }
+  if (mesh.shard > 1) {
+    constexpr std::array kStates = {"optimizer states", "gradients", "parameters"};
+    axes.push_back(fmt::format(
+        "{} shards of {} (zero: {})",
+        mesh.shard,
+        fmt::join(kStates.begin(), kStates.begin() + zero, ", "),
+        zero));
+  }
+  const char* sums = run.config().training().reproducible() ? "; sums are reproducible" : "";
+  return fmt::format("{}: {}{}", run.ranks().size(), fmt::join(axes, " x "), sums);
+}
+
+std::string sum_text(const char* name, const TrafficSum& sum) {
+  return fmt::format(
+      "{} {} ({})", sum.operations, name, format_bytes(static_cast<int64_t>(sum.bytes)));
+}
+
 } // namespace
 
 std::string describe_run(Run& run) {
@@ -95,6 +123,9 @@ std::string describe_run(Run& run) {
               run.batch().micro,
               run.micro_batches(),
               run.batches().step_count()));
+  if (run.ranks().size() > 1) {
+    text += row("ranks", ranks_text(run));
+  }
   text += row("checkpointing", policy_text(config.activation_checkpointing()));
   text += row("layers", layer_map(run.plans().cost(), run.plans().segments()));
   for (const std::string& note : run.notes()) {
@@ -123,6 +154,21 @@ std::string describe_memory(const PlanReport& report) {
         100.0 * static_cast<double>(bytes) / static_cast<double>(peak));
   }
   return text + fmt::format("  {:<12}{:>10}\n", "peak", format_bytes(peak));
+}
+
+std::string describe_traffic(const PlannedStep& step) {
+  const PlanTraffic traffic = plan_traffic(step.plan, step.job);
+  std::vector<std::string> parts;
+  for (const auto& [name, sum] :
+       {std::pair("gathers", traffic.gathers),
+        std::pair("shard sums", traffic.shard_sums),
+        std::pair("replica sums", traffic.replica_sums),
+        std::pair("publishes", traffic.publishes)}) {
+    if (sum.operations > 0) {
+      parts.push_back(sum_text(name, sum));
+    }
+  }
+  return parts.empty() ? "" : row("sends", fmt::format("{} a step", fmt::join(parts, ", ")));
 }
 
 std::string describe_work(const PlanReport& report, const ModelCost& cost, int micro_batches) {

@@ -4,6 +4,7 @@
 //
 //   std::cout << describe_run(run) << describe_memory(run.full_report());
 
+#include <palimpsest/core/engine/trainer.h>
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/simulate.h>
 
@@ -13,12 +14,16 @@ namespace palimpsest {
 
 class Run;
 
-/// Model, data, batch, policy; one line each, and the notes on the data.
+/// Model, data, batch, ranks, policy; one line each, and the notes on the data.
 std::string describe_run(Run& run);
 
 /// The predicted peak on the device by category. The categories are those at the peak, so they add
 /// up to it.
 std::string describe_memory(const PlanReport& report);
+
+/// How often and how much a rank sends in a step: bytes that it must send at least, whatever the
+/// engine. Empty for a single process.
+std::string describe_traffic(const PlannedStep& step);
 
 /// Executed blocks, FLOPs with the recompute share, and the closed forms for a uniform chain beside
 /// what the plan has.

@@ -18,15 +18,18 @@ struct PlanVerbOptions {
   std::string config;
   std::vector<std::string> overrides;
   bool text = false;
+  int world = 1;
 };
 
 void print_plan(const PlanVerbOptions& options) {
-  Run run(load_config(options.config, options.overrides));
+  Ranks ranks = Ranks::planned(options.world);
+  Run run(load_config(options.config, options.overrides), ranks);
   if (options.text) {
     std::cout << to_text(run.full_plan().plan);
     return;
   }
   std::cout << describe_run(run) << describe_memory(run.full_report())
+            << describe_traffic(run.full_plan())
             << describe_work(run.full_report(), run.plans().cost(), run.micro_batches());
 }
 
@@ -38,10 +41,13 @@ void add_plan_verb(CLI::App& program) {
       "plan", "Measures a model's blocks and prints what a step will hold and compute.");
   verb->add_option("config", options->config, "YAML or JSON file")->required();
   verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
+  verb->add_option("--world", options->world, "Plan rank 0 of a job of so many ranks")
+      ->check(CLI::Range(1, 1 << 20));
   verb->add_flag("--text", options->text, "Print the plan's operations, one a line");
   verb->footer(
       examples("palimpsest plan run.yaml\n"
                "palimpsest plan run.yaml activation_checkpointing=sqrt\n"
+               "palimpsest plan run.yaml --world 8 parallel.zero=3\n"
                "palimpsest plan run.yaml --text"));
   verb->callback([options] { print_plan(*options); });
 }

@@ -22,28 +22,36 @@ std::vector<TensorDeclaration> trainable_tensors(const Chain& chain) {
 
 } // namespace
 
-GradientDump::GradientDump(std::filesystem::path file, const Chain& chain)
-    : chain_(chain), writer_(std::move(file), trainable_tensors(chain)) {}
+GradientDump::GradientDump(std::optional<std::filesystem::path> file, const Chain& chain, Lead lead)
+    : chain_(chain), lead_(std::move(lead)) {
+  if (file) {
+    writer_.emplace(std::move(*file), trainable_tensors(chain));
+  }
+}
 
 void GradientDump::op_end(size_t /*index*/, const Op& op) {
-  if (done_ || op.kind != OpKind::kAgree) {
-    return;
+  if (!done_ && op.kind == OpKind::kAgree) {
+    done_ = true;
+    lead_([this](const UnitSource& source) { write(source); });
   }
-  done_ = true;
-  std::map<std::string, at::Tensor> gradients;
-  for (const auto& unit : chain_.units) {
-    for (size_t index = 0; unit->trainable() && index < unit->parameters().size(); ++index) {
-      gradients[unit->parameters()[index].name] = unit->grad_view(index);
+}
+
+void GradientDump::write(const UnitSource& source) {
+  std::map<std::string, std::pair<int, const Parameter*>> places;
+  for (size_t unit = 0; unit < chain_.units.size(); ++unit) {
+    for (const Parameter& parameter : chain_.units[unit]->parameters()) {
+      places[parameter.name] = {static_cast<int>(unit), &parameter};
     }
   }
-  for (const StoredTensor& tensor : writer_.tensors()) {
-    const at::Tensor& gradient = gradients.at(tensor.name);
-    writer_.write(
+  for (const StoredTensor& tensor : writer_->tensors()) {
+    const auto& [unit, parameter] = places.at(tensor.name);
+    const at::Tensor gradient = source(unit).values.narrow(0, parameter->offset, parameter->numel);
+    writer_->write(
         tensor.name,
         {static_cast<const std::byte*>(gradient.const_data_ptr()),
          static_cast<size_t>(tensor.bytes())});
   }
-  writer_.commit();
+  writer_->commit();
 }
 
 } // namespace palimpsest

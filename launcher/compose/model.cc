@@ -172,16 +172,17 @@ void Model::fill(uint64_t seed, const UnitSource& source) {
   }
 }
 
-void Model::write(const std::filesystem::path& out, const UnitSource& source) const {
-  HfFolderLayout layout;
+HfFolderLayout Model::layout() const {
   if (folder_) {
-    layout = layout_like(*folder_);
-  } else if (reads_tokens()) {
-    layout = new_layout(write_decoder_config(settings_.decoder), declarations(chain_));
-  } else {
-    layout = new_layout(R"({"model_type": "mlp"})", declarations(chain_));
+    return layout_like(*folder_);
   }
-  write_hf_folder(out, layout, export_filler(chain_, source), Existing::kReplace);
+  const std::string config =
+      reads_tokens() ? write_decoder_config(settings_.decoder) : R"({"model_type": "mlp"})";
+  return new_layout(config, declarations(chain_));
+}
+
+void Model::write(const std::filesystem::path& out, const UnitSource& source) const {
+  write_hf_folder(out, layout(), export_filler(chain_, source), Existing::kReplace);
 }
 
 } // namespace palimpsest

@@ -60,6 +60,9 @@ class Model {
   /// Every parameter: from the folder, or initialised from `seed`.
   void fill(uint64_t seed, const UnitSource& source);
 
+  /// What write() makes, without the values.
+  HfFolderLayout layout() const;
+
   /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the
   /// weights came from one. A chain that is no decoder is written as its weights alone.
   void write(const std::filesystem::path& out, const UnitSource& source) const;

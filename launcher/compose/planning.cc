@@ -31,8 +31,16 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
 
 } // namespace
 
-PlanBook::PlanBook(const RunConfig& config, ModelCost cost)
-    : cost_(std::move(cost)), segments_(decide(config.activation_checkpointing(), cost_)) {}
+PlanBook::PlanBook(
+    const RunConfig& config,
+    ModelCost cost,
+    const Mesh& mesh,
+    const LinkCosts& links)
+    : cost_(std::move(cost)), mesh_(mesh),
+      links_(links), placement_{.zero = static_cast<int>(config.parallel().zero())},
+      reproducible_(config.training().reproducible()) {
+  options_.segments = decide(config.activation_checkpointing(), cost_);
+}
 
 std::shared_ptr<const PlannedStep> PlanBook::plan(int micro_batches) {
   return entry(micro_batches).planned;
@@ -50,8 +58,12 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   description.model = cost_;
   description.stages = {{0, static_cast<int>(cost_.blocks.size())}};
   description.micro_batches = micro_batches;
+  description.mesh = mesh_;
+  description.placement = placement_;
+  description.links = links_;
+  description.reproducible = reproducible_;
   Job job(std::move(description));
-  Plans plans = compose(job, find_schedule("1f1b"), {.segments = segments_});
+  Plans plans = compose(job, find_schedule("1f1b"), options_);
   PlanReport report = simulate(plans, job);
   auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));
   return entries_.emplace(micro_batches, Entry{std::move(planned), std::move(report)})

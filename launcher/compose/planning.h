@@ -8,7 +8,7 @@
 
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/engine/trainer.h>
-#include <palimpsest/core/plan/segment.h>
+#include <palimpsest/core/plan/plan_pass.h>
 #include <palimpsest/core/plan/simulate.h>
 
 #include <map>
@@ -18,8 +18,13 @@ namespace palimpsest {
 
 class PlanBook {
  public:
-  /// UserError where the policy does not fit the model.
-  PlanBook(const RunConfig& config, ModelCost cost);
+  /// UserError where the policy does not fit the model. Equal arguments on all ranks give equal
+  /// plans.
+  PlanBook(
+      const RunConfig& config,
+      ModelCost cost,
+      const Mesh& mesh = {},
+      const LinkCosts& links = {});
 
   /// Composed and verified once for each number of micro-batches.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
@@ -29,7 +34,7 @@ class PlanBook {
     return cost_;
   }
   const Segments& segments() const {
-    return segments_;
+    return options_.segments;
   }
 
  private:
@@ -40,7 +45,11 @@ class PlanBook {
   Entry& entry(int micro_batches);
 
   ModelCost cost_;
-  Segments segments_;
+  Mesh mesh_;
+  LinkCosts links_;
+  Placement placement_;
+  bool reproducible_;
+  PlanOptions options_;
   std::map<int, Entry> entries_;
 };
 

@@ -3,6 +3,9 @@
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/config/loader.h>
+#include <palimpsest/core/config/meaning.h>
+#include <palimpsest/core/config/show.h>
 #include <palimpsest/core/data/open_data.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/device.h>
@@ -10,9 +13,10 @@
 #include <palimpsest/core/optim/groups.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/core/optim/schedule.h>
-#include <palimpsest/launcher/compose/gradient_dump.h>
+#include <palimpsest/launcher/compose/agreed_cost.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/report/metrics.h>
+#include <palimpsest/parallel/sharding/step_agreement.h>
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
@@ -100,25 +104,45 @@ int64_t bytes_to_measure(const Chain& chain) {
   return 3 * largest * static_cast<int64_t>(sizeof(float));
 }
 
-/// What a new run would replace, or could not; known before the first step.
-void check_output(const std::filesystem::path& folder, bool restart) {
+/// What a run could not replace at its end.
+void check_model_folder(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   const fs::path model = folder / "model";
-  if (!restart && (fs::exists(folder / "metrics.jsonl", error) || fs::exists(model, error))) {
-    throw UserError(
-        "training.output: {} already holds a run; give another folder, or training.restart=true "
-        "to begin it anew",
-        folder.string());
-  }
   if (fs::exists(model, error) && !fs::is_directory(model, error)) {
     throw UserError(
         "training.output: {} is a file, where the folder of the trained model belongs; remove it "
         "or give another folder",
         model.string());
   }
-  check_writable_folder(folder);
 }
+
+MeshRequest mesh_request(const RunConfig& config) {
+  MeshRequest request{.zero = static_cast<int>(config.parallel().zero())};
+  request.stages = static_cast<int>(config.pipeline().stages());
+  if (config.parallel().has_replicate()) {
+    request.replicate = static_cast<int>(config.parallel().replicate());
+  }
+  if (config.parallel().has_shard()) {
+    request.shard = static_cast<int>(config.parallel().shard());
+  }
+  return request;
+}
+
+/// Saves after every so many steps.
+class PeriodicSave final : public Observer {
+ public:
+  PeriodicSave(int64_t every, std::function<void()> save) : every_(every), save_(std::move(save)) {}
+  void step_end(const StepRecord& record) override {
+    if (record.step % every_ == 0) {
+      save_();
+    }
+  }
+
+ private:
+  int64_t every_;
+  std::function<void()> save_;
+};
 
 std::vector<std::string> trainable_names(const Chain& chain) {
   std::vector<std::string> names;
@@ -134,13 +158,46 @@ std::vector<std::string> trainable_names(const Chain& chain) {
 
 } // namespace
 
-Run::Run(RunConfig config)
-    : config_(std::move(config)), batch_(derive_batch(config_, 1)), memory_("rank 0") {
+Run::Run(RunConfig config) : Run(std::move(config), std::make_unique<Ranks>()) {}
+
+Run::Run(RunConfig config, std::unique_ptr<Ranks> own) : Run(std::move(config), *own) {
+  own_ranks_ = std::move(own);
+}
+
+Run::Run(RunConfig config, Ranks& ranks)
+    : ranks_(ranks), config_(std::move(config)), memory_("rank " + std::to_string(ranks.rank())) {
   const ScopedContext here(memory_);
   install_cpu_allocator();
+  StepBatch first;
+  ModelCost cost;
+  LinkCosts links;
+  ranks_.together([&] { first = open(); });
+  ranks_.together([&] {
+    require_memory(
+        ranks_.here().ranks * bytes_to_measure(model_->chain()), "measuring the largest block");
+    cost = profile(
+        model_->chain(), first.front(), memory_, {.moment_count = optimizer_->moment_count()});
+  });
+  if (ranks_.world() != nullptr) {
+    groups_ = split_world(*ranks_.world(), mesh_);
+    agree_on_cost(cost, *ranks_.world());
+    links = measure_links(*ranks_.world());
+  }
+  ranks_.together([&] {
+    plans_.emplace(config_, std::move(cost), mesh_, links);
+    full_plan();
+  });
+}
+
+Run::~Run() = default;
+
+/// Everything that needs no other rank; returns the first step's micro-batches.
+StepBatch Run::open() {
+  const int threads = ranks_.here().threads > 0 ? ranks_.here().threads : Device::cpu().threads();
   set_threads(
-      config_.training().has_threads() ? static_cast<int>(config_.training().threads())
-                                       : Device::cpu().threads());
+      config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
+  batch_ = derive_batch(config_, ranks_.size());
+  mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
   model_.emplace(config_);
   OpenedData data = open_data(data_settings(config_, *model_));
   model_->check_length(data.samples->input_size());
@@ -153,19 +210,13 @@ Run::Run(RunConfig config)
   settings.seed = static_cast<uint64_t>(config_.training().seed());
   settings.shuffle = config_.data().shuffle();
   settings.drop_last = config_.data().drop_last();
+  settings.rank = mesh_.batch_rank(ranks_.rank());
+  settings.ranks = mesh_.data();
   batches_ = std::make_unique<StepBatches>(std::move(data.samples), settings);
   std::ranges::copy(batches_->notes(), std::back_inserter(notes_));
   make_optimizer_parts();
-  require_memory(bytes_to_measure(model_->chain()), "measuring the largest block");
-  const StepBatch first = batches_->load(0);
-  plans_.emplace(
-      config_,
-      profile(
-          model_->chain(), first.front(), memory_, {.moment_count = optimizer_->moment_count()}));
-  full_plan();
+  return batches_->load(0);
 }
-
-Run::~Run() = default;
 
 void Run::make_optimizer_parts() {
   const RunConfig::Optimizer& config = config_.optimizer();
@@ -185,7 +236,7 @@ void Run::make_optimizer_parts() {
   const Chain& chain = model_->chain();
   const ParameterGroups groups(group_rules(config), config.weight_decay(), trainable_names(chain));
   for (const auto& unit : chain.units) {
-    groups_.push_back(
+    parameter_groups_.push_back(
         unit->trainable() ? groups.ranges(*unit, 0, unit->numel()) : std::vector<GroupRange>());
   }
 }
@@ -202,53 +253,212 @@ const PlanReport& Run::full_report() {
   return plans_->report(micro_batches());
 }
 
-void Run::prepare() {
+void Run::prepare(bool allow_change) {
   const ScopedContext here(memory_);
-  check_output(output(), config_.training().restart());
-  require_memory(full_report().peak(TierId::kDevice), "a step");
-  store_ = std::make_unique<LocalParamStore>(
-      model_->chain().units,
-      LocalParamStore::Layout{.moment_count = optimizer_->moment_count()},
-      groups_,
-      memory_);
+  decide_start(allow_change);
+  ranks_.together([&] {
+    if (ranks_.leads()) {
+      check_model_folder(output());
+      check_writable_folder(output());
+      begin_run(output(), start_);
+    }
+  });
+  ranks_.together([&] { allocate(); });
   const ScopedCategory scratch(memory_, Category::kWorkspace);
-  model_->fill(settings_.seed, parameters());
   for (size_t unit = 0; unit < model_->chain().units.size(); ++unit) {
     store_->refresh(static_cast<int>(unit));
   }
 }
 
+/// The same on all ranks, which see one output folder.
+void Run::decide_start(bool allow_change) {
+  const auto changes = [&](const std::string& before) {
+    return changes_of_meaning(
+        load_config_text(before, "the checkpoint's config"), resolve_batch(config_, ranks_.size()));
+  };
+  ranks_.together([&] {
+    start_ = palimpsest::decide_start(
+        {.output = output(),
+         .resume = config_.checkpoint().resume(),
+         .restart = config_.training().restart(),
+         .allow_change = allow_change,
+         .changes = changes});
+  });
+  const std::string mine = start_.checkpoint.value_or("none").string();
+  std::vector<std::string> all = {mine};
+  if (ranks_.world() != nullptr) {
+    all = all_texts(*ranks_.world(), mine);
+    start_.run_id = all_texts(*ranks_.world(), start_.run_id).front();
+  }
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all.front()) {
+      throw EnvironmentError(
+          "training.output: {} is not the same folder everywhere: rank 0 goes on from {}, rank {} "
+          "from {}; give a folder that all machines share",
+          output().string(),
+          all.front(),
+          rank,
+          all[rank]);
+    }
+  }
+}
+
+/// The states of this rank, filled but for what is exchanged afterwards.
+void Run::allocate() {
+  require_memory(ranks_.here().ranks * full_report().peak(TierId::kDevice), "a step");
+  ShardedParamStore::Settings settings;
+  settings.placement = full_plan().job.placement();
+  settings.reproducible = full_plan().job.reproducible();
+  settings.moment_count = optimizer_->moment_count();
+  store_ = std::make_unique<ShardedParamStore>(
+      model_->chain().units, settings, parameter_groups_, groups_, memory_);
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  if (start_.checkpoint) {
+    load(*start_.checkpoint);
+  } else {
+    model_->fill(settings_.seed, parameters());
+  }
+}
+
+void Run::load(const std::filesystem::path& checkpoint) {
+  const CheckpointReader reader(checkpoint);
+  const CheckpointInfo& info = reader.info();
+  if (info.data().samples() != batches_->sample_count()) {
+    throw UserError(
+        "data: {} was written with {} samples an epoch, now there are {}; give the same files, or "
+        "start anew in another output folder",
+        checkpoint.string(),
+        info.data().samples(),
+        batches_->sample_count());
+  }
+  SavedStates(model_->chain(), *store_, groups_).load(reader);
+  position_ = {.step = info.step(), .updates = info.updates()};
+  checkpoint_ = checkpoint;
+}
+
+CheckpointInfo Run::checkpoint_info() const {
+  const StepWindow next = batches_->window(position_.step);
+  CheckpointInfo info;
+  info.set_run_id(start_.run_id);
+  info.set_step(position_.step);
+  info.set_updates(position_.updates);
+  info.set_seed(settings_.seed);
+  info.mutable_data()->set_epoch(next.epoch);
+  info.mutable_data()->set_position(next.begin);
+  info.mutable_data()->set_consumed(batches_->consumed(position_.step));
+  info.mutable_data()->set_samples(batches_->sample_count());
+  info.mutable_layout()->set_ranks(ranks_.size());
+  info.mutable_layout()->set_stages(mesh_.pipeline);
+  info.mutable_layout()->set_replicate(mesh_.replicate);
+  info.mutable_layout()->set_shard(mesh_.shard);
+  info.mutable_layout()->set_zero(config_.parallel().zero());
+  return info;
+}
+
+void Run::save() {
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  const SavedStates states(model_->chain(), *store_, groups_);
+  Checkpoint checkpoint;
+  checkpoint.info = checkpoint_info();
+  checkpoint.config_text = config_text(config_, ranks_.size());
+  checkpoint.model = model_->layout();
+  checkpoint.pieces = states.pieces();
+  SavingRanks saving{.rank = ranks_.rank(), .world = ranks_.size()};
+  if (ranks_.world() != nullptr) {
+    saving.agree = [this](bool ok) { return all_agree(*ranks_.world(), ok); };
+  }
+  std::optional<int64_t> keep_last;
+  if (config_.checkpoint().has_keep_last()) {
+    keep_last = config_.checkpoint().keep_last();
+  }
+  const SavedCheckpoint saved =
+      save_checkpoint(output(), checkpoint, states.source(), saving, keep_last);
+  if (!saved.folder.empty()) {
+    checkpoint_ = saved.folder;
+  }
+}
+
 UnitSource Run::parameters() {
-  return [this](int unit) { return UnitValues{.values = store_->shard(unit).values()}; };
+  return [this](int unit) {
+    return UnitValues{.values = store_->shard(unit).values(), .begin = store_->range(unit).begin};
+  };
+}
+
+void Run::lead_with_whole(
+    const WholeUnits::Part& part,
+    const std::function<void(const UnitSource&)>& use) {
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  WholeUnits(*store_, groups_, ranks_).lead(part, use);
 }
 
 void Run::dump_gradients(std::filesystem::path file) {
-  gradient_dump_ = std::make_unique<GradientDump>(std::move(file), model_->chain());
+  ranks_.together([&] {
+    const auto lead = [this](const auto& use) {
+      lead_with_whole([this](int unit) { return store_->shard(unit).gradient; }, use);
+    };
+    std::optional<std::filesystem::path> mine;
+    if (ranks_.leads()) {
+      mine = std::move(file);
+    }
+    gradient_dump_ = std::make_unique<GradientDump>(std::move(mine), model_->chain(), lead);
+  });
 }
 
-void Run::train(const std::vector<Observer*>& observers) {
+bool Run::train(const std::vector<Observer*>& observers) {
   check(store_ != nullptr, "a run trains after prepare()");
   const ScopedContext here(memory_);
-  MetricsWriter metrics(output() / "metrics.jsonl");
-  std::vector<Observer*> all = {&metrics};
-  all.insert(all.end(), observers.begin(), observers.end());
+  std::optional<MetricsWriter> metrics;
+  ranks_.together([&] {
+    if (ranks_.leads()) {
+      metrics.emplace(output() / "metrics.jsonl", position_.step);
+    }
+  });
+  std::vector<Observer*> all = observers;
+  if (metrics) {
+    all.insert(all.begin(), &*metrics);
+  }
   if (gradient_dump_ != nullptr) {
     all.push_back(gradient_dump_.get());
   }
+  std::vector<UnitLayout> layouts;
+  for (const int unit : full_plan().job.trained_units(0)) {
+    layouts.push_back(store_->layout(unit));
+  }
+  StepAgreement agreement(std::move(layouts), groups_, memory_);
   Executor executor(
       model_->chain(),
       {.params = *store_,
        .optimizer = *optimizer_,
        .norm = *norm_,
        .memory = memory_,
+       .agreer = &agreement,
        .observers = all});
+  settings_.begin = position_;
+  settings_.ranks = groups_.data;
+  settings_.stop_requested = ranks_.here().stop_requested;
   Trainer trainer(
       executor,
       [this](int micro_batches) { return plans_->plan(micro_batches); },
       *batches_,
       memory_,
       settings_);
-  trainer.run(all);
+  const auto save_now = [&] {
+    position_ = trainer.position();
+    save();
+  };
+  const bool periodic = config_.checkpoint().has_save_every();
+  PeriodicSave periodic_save(periodic ? config_.checkpoint().save_every() : 1, save_now);
+  if (periodic) {
+    all.push_back(&periodic_save);
+  }
+  const int64_t begin = position_.step;
+  const bool finished = trainer.run(all);
+  position_ = trainer.position();
+  const bool saved = checkpoint_.filename() == step_folder(position_.step);
+  if (!saved && position_.step > begin && (periodic || !finished)) {
+    save();
+  }
+  return finished;
 }
 
 int64_t Run::next_token(const std::vector<int64_t>& ids) {
@@ -265,9 +475,10 @@ int64_t Run::next_token(const std::vector<int64_t>& ids) {
 
 std::filesystem::path Run::write_model() {
   const ScopedContext here(memory_);
-  const ScopedCategory scratch(memory_, Category::kWorkspace);
   const std::filesystem::path folder = output() / "model";
-  model_->write(folder, parameters());
+  lead_with_whole(
+      [this](int unit) { return store_->shard(unit).values(); },
+      [&](const UnitSource& source) { model_->write(folder, source); });
   return folder;
 }
 

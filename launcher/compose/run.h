@@ -2,13 +2,14 @@
 
 // A whole run from a config: what it will do, then doing it.
 //
-//   Run run(load_config("run.yaml"));
+//   Run run(load_config("run.yaml"), ranks);       // on every rank
 //   run.full_report().peak(TierId::kDevice);       // known before a weight is read
-//   run.prepare();                                  // states allocated, weights read
-//   run.train({&progress});
-//   run.write_model();
+//   run.prepare();                                  // states allocated, weights or a checkpoint read
+//   if (run.train({&progress})) {                   // false: it was asked to stop, and has saved
+//     run.write_model();
+//   }
 //
-// Nothing behind this reads the config.
+// Nothing behind this reads the config. What throws before the first step throws on all ranks.
 
 #include <palimpsest/core/config/derive.h>
 #include <palimpsest/core/config/run_config.pb.h>
@@ -16,11 +17,18 @@
 #include <palimpsest/core/data/step_batches.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/engine/trainer.h>
+#include <palimpsest/core/io/checkpoint_folder.h>
+#include <palimpsest/launcher/compose/gradient_dump.h>
 #include <palimpsest/launcher/compose/model.h>
 #include <palimpsest/launcher/compose/planning.h>
-#include <palimpsest/parallel/sharding/local_param_store.h>
+#include <palimpsest/launcher/compose/ranks.h>
+#include <palimpsest/launcher/compose/saved_states.h>
+#include <palimpsest/launcher/compose/whole_units.h>
+#include <palimpsest/parallel/mesh/mesh_groups.h>
+#include <palimpsest/parallel/sharding/sharded_param_store.h>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,7 +39,10 @@ namespace palimpsest {
 class Run {
  public:
   /// Opens and checks model and data, measures the blocks and makes the plan; reads no weights and
-  /// writes nothing. Installs the tracked CPU allocator and sets the threads of this process.
+  /// writes nothing. Installs the tracked CPU allocator and sets the threads of this rank.
+  /// `ranks` outlive the run.
+  Run(RunConfig config, Ranks& ranks);
+  /// A single process.
   explicit Run(RunConfig config);
   ~Run();
   Run(const Run&) = delete;
@@ -39,6 +50,12 @@ class Run {
 
   const RunConfig& config() const {
     return config_;
+  }
+  const Ranks& ranks() const {
+    return ranks_;
+  }
+  const Mesh& mesh() const {
+    return mesh_;
   }
   const BatchSizes& batch() const {
     return batch_;
@@ -65,26 +82,44 @@ class Run {
     return *plans_;
   }
 
-  /// Claims the output folder, allocates the states and fills the parameters. UserError where the
-  /// folder holds a run's metrics.jsonl or model and training.restart is not set; EnvironmentError
-  /// where it cannot be written, or the plan needs more memory than is available.
-  void prepare();
+  /// Claims the output folder, allocates the states and fills them: from the checkpoint that the
+  /// run goes on from, else the parameters from model folder or initialisation. UserError where the
+  /// folder's rules (checkpoint_folder.h) refuse; with `allow_change` a checkpoint may be of a
+  /// config with another meaning. EnvironmentError where the folder cannot be written, or the plan
+  /// needs more memory than is available.
+  void prepare(bool allow_change = false);
 
-  /// All steps. Records go to metrics.jsonl in the output folder and to the observers.
-  void train(const std::vector<Observer*>& observers);
+  /// The remaining steps. Records go to metrics.jsonl in the output folder and to the observers;
+  /// checkpoints as the config says, and one at the end. False where it was asked to stop before
+  /// the last step: then there is a checkpoint too.
+  bool train(const std::vector<Observer*>& observers);
+
+  /// What prepare() found and did: where the run goes on from.
+  const std::vector<std::string>& start_notes() const {
+    return start_.notes;
+  }
+
+  /// Steps done, by this run and by those that it goes on from.
+  const TrainingPosition& position() const {
+    return position_;
+  }
+  /// The newest checkpoint; empty where none was written.
+  const std::filesystem::path& checkpoint() const {
+    return checkpoint_;
+  }
 
   /// The first step's accumulated gradients, before clipping, will be written to this safetensors
   /// file under the parameters' global names. Opens it, so an unwritable one is known now. Call
   /// before train().
   void dump_gradients(std::filesystem::path file);
 
-  /// The likeliest token after `ids`, by the parameters as they are now.
+  /// The likeliest token after `ids`, by the parameters as they are now. For a single process.
   int64_t next_token(const std::vector<int64_t>& ids);
 
-  /// The fp32 values of each unit as they are now, after prepare().
+  /// The fp32 values of each unit as they are now, after prepare(): this rank's part of them.
   UnitSource parameters();
 
-  /// Writes the trained model to the output folder, as model/.
+  /// Writes the trained model to the output folder, as model/. On several ranks, rank 0 does.
   std::filesystem::path write_model();
 
   std::filesystem::path output() const {
@@ -92,9 +127,23 @@ class Run {
   }
 
  private:
+  Run(RunConfig config, std::unique_ptr<Ranks> own);
+  StepBatch open();
   void make_optimizer_parts();
+  void decide_start(bool allow_change);
+  void allocate();
+  void load(const std::filesystem::path& checkpoint);
+  void save();
+  CheckpointInfo checkpoint_info() const;
+  void lead_with_whole(
+      const WholeUnits::Part& part,
+      const std::function<void(const UnitSource&)>& use);
 
+  std::unique_ptr<Ranks> own_ranks_; // of a single process
+  Ranks& ranks_;
   RunConfig config_;
+  Mesh mesh_;
+  MeshGroups groups_;
   BatchSizes batch_;
   MemoryContext memory_;
   std::optional<Model> model_;
@@ -102,11 +151,14 @@ class Run {
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<GradientNorm> norm_;
   Trainer::Settings settings_;
-  std::vector<std::vector<GroupRange>> groups_; // by unit
+  std::vector<std::vector<GroupRange>> parameter_groups_; // by unit
   std::optional<PlanBook> plans_;
   std::vector<std::string> notes_;
-  std::unique_ptr<LocalParamStore> store_;
-  std::unique_ptr<Observer> gradient_dump_;
+  std::unique_ptr<ShardedParamStore> store_;
+  std::unique_ptr<GradientDump> gradient_dump_;
+  RunStart start_;
+  TrainingPosition position_;
+  std::filesystem::path checkpoint_;
 };
 
 } // namespace palimpsest

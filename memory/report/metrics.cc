@@ -4,8 +4,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 
 namespace palimpsest {
@@ -25,9 +29,31 @@ std::string to_json_line(const StepRecord& record) {
   return line.dump();
 }
 
-MetricsWriter::MetricsWriter(std::filesystem::path path)
-    : path_(std::move(path)), file_(std::fopen(path_.c_str(), "we")) {
-  if (file_ == nullptr) {
+namespace {
+
+/// Bytes of the leading whole lines of steps up to `last`.
+int64_t bytes_of_steps(const std::filesystem::path& path, int64_t last) {
+  std::ifstream file(path);
+  int64_t bytes = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const bool whole = record.is_object() && record.contains("step") && record["step"].is_number();
+    if (!whole || record["step"].get<int64_t>() > last) {
+      break;
+    }
+    bytes += static_cast<int64_t>(line.size()) + 1;
+  }
+  return bytes;
+}
+
+} // namespace
+
+MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t steps_done)
+    : path_(std::move(path)) {
+  const int64_t kept = steps_done > 0 ? bytes_of_steps(path_, steps_done) : 0;
+  file_.reset(std::fopen(path_.c_str(), "ae"));
+  if (file_ == nullptr ||
+      (std::filesystem::is_regular_file(path_) && truncate(path_.c_str(), kept) != 0)) {
     throw EnvironmentError("cannot write {}: {}", path_.string(), std::strerror(errno));
   }
 }

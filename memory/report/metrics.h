@@ -7,6 +7,7 @@
 
 #include <palimpsest/core/contracts/observer.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -15,9 +16,10 @@ namespace palimpsest {
 
 class MetricsWriter final : public Observer {
  public:
-  /// Begins the file anew. EnvironmentError with path and reason where it cannot be written, now or
-  /// later.
-  explicit MetricsWriter(std::filesystem::path path);
+  /// Keeps the lines of steps 1 to `steps_done`, which a resumed run goes on from, and drops what
+  /// follows: 0 begins the file anew. EnvironmentError with path and reason where it cannot be
+  /// written, now or later.
+  explicit MetricsWriter(std::filesystem::path path, int64_t steps_done = 0);
 
   void step_end(const StepRecord& record) override;
 

@@ -70,8 +70,9 @@ class NotingSlots final : public SlotStore {
 /// In flight until somebody waits.
 class Pending final : public Ticket::Action {
  public:
-  explicit Pending(int& waits) : waits_(waits) {}
+  Pending(int& waits, int& polls) : waits_(waits), polls_(polls) {}
   bool done() override {
+    ++polls_;
     return false;
   }
   void wait() override {
@@ -80,6 +81,7 @@ class Pending final : public Ticket::Action {
 
  private:
   int& waits_;
+  int& polls_;
 };
 
 class PlainTape final : public Tape {
@@ -104,7 +106,7 @@ class SlotTableTest : public ::testing::Test {
     here_.emplace(memory_);
   }
   Ticket pending() {
-    return Ticket(std::make_unique<Pending>(waits_));
+    return Ticket(std::make_unique<Pending>(waits_, polls_));
   }
   void prepare(const Slot& slot, Use use) {
     table_.prepare({{{slot}, use}});
@@ -121,8 +123,20 @@ class SlotTableTest : public ::testing::Test {
   NotingStore store_;
   NotingSlots slots_;
   int waits_ = 0;
+  int polls_ = 0;
   SlotTable table_{store_};
 };
+
+TEST_F(SlotTableTest, WhatIsInFlightMakesProgressWhenPolled) {
+  table_.in_flight(pending(), {{{value_}, Use::kReads}, {{gradient_}, Use::kChanges}});
+  polls_ = 0;
+  table_.poll();
+  EXPECT_EQ(polls_, 2); // once for each operand
+  table_.await({gradient_});
+  table_.poll();
+  EXPECT_EQ(polls_, 2); // nobody polls what was waited for
+  EXPECT_EQ(waits_, 1);
+}
 
 TEST_F(SlotTableTest, AGradientBeginsWithItsFirstAdditionAndEndsWithItsDrop) {
   prepare(gradient_, Use::kReads);

@@ -8,7 +8,7 @@
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
-#include <palimpsest/parallel/sharding/local_param_store.h>
+#include <palimpsest/parallel/sharding/sharded_param_store.h>
 #include <palimpsest/tests/core/engine/scalar_chain.h>
 
 #include <gmock/gmock.h>
@@ -68,8 +68,9 @@ class TrainerRun {
     here_.emplace(memory_);
     store_.emplace(
         chain_.units,
-        LocalParamStore::Layout{},
+        ShardedParamStore::Settings{},
         std::vector<std::vector<GroupRange>>{{{.begin = 0, .end = 1}}},
+        MeshGroups{},
         memory_);
     store_->shard(0).parameters.fill_(1);
     cost_ = profile(chain_, token_losses({1, 1, 1, 1}), memory_, {});
@@ -86,8 +87,8 @@ class TrainerRun {
         batches_,
         memory_,
         settings_);
-    trainer.run({&records});
-    updates = trainer.updates();
+    finished = trainer.run({&records});
+    position = trainer.position();
     return records;
   }
 
@@ -96,7 +97,8 @@ class TrainerRun {
   }
 
   std::vector<int> planned; // the numbers of micro-batches that plans were asked for
-  int64_t updates = 0;
+  TrainingPosition position;
+  bool finished = false;
 
  private:
   std::shared_ptr<const PlannedStep> plan(int micro_batches) {
@@ -114,7 +116,7 @@ class TrainerRun {
   MemoryContext memory_{"rank 0"};
   std::optional<ScopedContext> here_;
   Chain chain_ = scalar_chain(1, {0}, counts_);
-  std::optional<LocalParamStore> store_;
+  std::optional<ShardedParamStore> store_;
   ModelCost cost_;
   Sgd sgd_{0};
   FoldedNorm norm_{2};
@@ -194,7 +196,7 @@ TEST(Trainer, SkippedStepsAreMarkedAndTheRateWaits) {
   }
   EXPECT_THAT(skipped, ElementsAre(false, true, false, true, true, false));
   EXPECT_THAT(records.rates(), ElementsAre(0.5, 0.25, 0.25, 0.125, 0.125, 0.125));
-  EXPECT_EQ(run.updates, 3);
+  EXPECT_EQ(run.position.updates, 3);
   EXPECT_DOUBLE_EQ(run.weight(), 1 - 0.5 - 0.25 - 0.125);
   EXPECT_EQ(records.all[1].loss, 0); // without a target there is no loss
   EXPECT_EQ(records.all[1].grad_norm, 0);
@@ -211,6 +213,25 @@ TEST(Trainer, AnEpochsLastWindowMayHaveFewerMicroBatches) {
   EXPECT_THAT(run.planned, ElementsAre(3, 3, 2));
   EXPECT_DOUBLE_EQ(records.all[1].loss, 2);
   EXPECT_DOUBLE_EQ(records.all[2].loss, 8.0 / 3);
+}
+
+TEST(Trainer, StopsBeforeAStepWhenAskedAndGoesOnFromThere) {
+  const std::vector<StepBatch> steps(5, {token_losses({1})});
+  Trainer::Settings settings = rate(0.125);
+  int asked = 0;
+  settings.stop_requested = [&] { return ++asked == 4; };
+  TrainerRun stopped(steps, settings);
+  EXPECT_EQ(stopped.train().all.size(), 3U);
+  EXPECT_FALSE(stopped.finished);
+  EXPECT_EQ(stopped.position.step, 3);
+  settings = rate(0.125);
+  settings.begin = stopped.position;
+  TrainerRun rest(steps, settings);
+  const Records records = rest.train();
+  EXPECT_TRUE(rest.finished);
+  ASSERT_EQ(records.all.size(), 2U);
+  EXPECT_EQ(records.all[0].step, 4);
+  EXPECT_EQ(rest.position.updates, 5);
 }
 
 // Peak 1e-3 after a warm-up of 10: the course counts optimizer steps, not micro-batches.

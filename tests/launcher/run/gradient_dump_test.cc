@@ -30,7 +30,10 @@ TEST(GradientDump, WritesTrainedParametersOnceAtTheFirstAgreement) {
   pair[2] = 7;
   chain.units[1]->bind_grad(pair);
 
-  GradientDump dump(file, chain);
+  const auto lead = [&](const auto& use) {
+    use([&](int unit) { return UnitValues{.values = chain.units[unit]->grad()}; });
+  };
+  GradientDump dump(file, chain, lead);
   dump.op_end(0, Op::load(0));
   dump.op_end(1, Op::update(0));
   EXPECT_FALSE(std::filesystem::exists(file));

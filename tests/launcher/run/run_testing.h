@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -91,30 +92,47 @@ struct Finished {
   std::unique_ptr<Run> run;
 };
 
-/// Trains `yaml` into `folder`.
+/// Adds the part of the fp32 parameters that a run's rank holds.
+inline void add_parameters(Run& run, std::map<std::string, std::vector<float>>& parameters) {
+  const UnitSource source = run.parameters();
+  const Chain& chain = run.model().chain();
+  for (size_t unit = 0; unit < chain.units.size(); ++unit) {
+    const UnitValues held = source(static_cast<int>(unit));
+    const float* values = held.values.const_data_ptr<float>();
+    for (const Parameter& parameter : chain.units[unit]->parameters()) {
+      std::vector<float>& whole = parameters[parameter.name];
+      whole.resize(static_cast<size_t>(parameter.numel));
+      const int64_t first = std::max(parameter.offset, held.begin);
+      const int64_t last =
+          std::min(parameter.offset + parameter.numel, held.begin + held.values.numel());
+      for (int64_t element = first; element < last; ++element) {
+        whole[static_cast<size_t>(element - parameter.offset)] = values[element - held.begin];
+      }
+    }
+  }
+}
+
+inline RunConfig run_config(
+    const std::string& yaml,
+    const TestFolder& folder,
+    std::vector<std::string> overrides) {
+  overrides.push_back("training.output=" + (folder / "run"));
+  return load_config_text(yaml, "test.yaml", overrides);
+}
+
+/// Trains `yaml` into `folder`, anew.
 inline Finished train(
     const std::string& yaml,
     const TestFolder& folder,
     const std::vector<std::string>& overrides = {}) {
   Finished finished;
-  const std::string output = folder / "run";
-  std::filesystem::remove_all(output);
-  std::vector<std::string> all = overrides;
-  all.push_back("training.output=" + output);
-  finished.run = std::make_unique<Run>(load_config_text(yaml, "test.yaml", all));
+  std::filesystem::remove_all(folder / "run");
+  finished.run = std::make_unique<Run>(run_config(yaml, folder, overrides));
   finished.run->dump_gradients(folder / "gradients.safetensors");
   finished.run->prepare();
   finished.run->train({&finished.records});
   finished.run->write_model();
-  const UnitSource source = finished.run->parameters();
-  const Chain& chain = finished.run->model().chain();
-  for (size_t unit = 0; unit < chain.units.size(); ++unit) {
-    const at::Tensor values = source(static_cast<int>(unit)).values;
-    for (const Parameter& parameter : chain.units[unit]->parameters()) {
-      const float* begin = values.const_data_ptr<float>() + parameter.offset;
-      finished.parameters[parameter.name].assign(begin, begin + parameter.numel);
-    }
-  }
+  add_parameters(*finished.run, finished.parameters);
   finished.gradients = floats(folder / "gradients.safetensors");
   return finished;
 }

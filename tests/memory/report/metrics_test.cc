@@ -138,5 +138,27 @@ TEST(MetricsWriter, AFullDiskIsNamedWithItsStep) {
           HasSubstr("cannot write step 12 to /dev/full: No space left on device")));
 }
 
+// A run that was killed after step 4, in the middle of a line, and goes on from step 2.
+TEST_F(MetricsWriterTest, AResumedRunKeepsTheLinesOfItsPast) {
+  const std::filesystem::path path = folder_ / "metrics.jsonl";
+  {
+    MetricsWriter writer(path);
+    for (const int64_t step : {1, 2, 3, 4}) {
+      writer.step_end({.step = step});
+    }
+  }
+  std::ofstream(path, std::ios::app) << R"({"step": 5, "lo)";
+  {
+    MetricsWriter writer(path, 2);
+    writer.step_end({.step = 3, .loss = 7});
+  }
+  const std::vector<std::string> found = lines(path);
+  ASSERT_EQ(found.size(), 3U);
+  EXPECT_EQ(found[1], to_json_line({.step = 2}));
+  EXPECT_EQ(found[2], to_json_line({.step = 3, .loss = 7}));
+  MetricsWriter(path, 0).step_end({.step = 1});
+  EXPECT_EQ(lines(path).size(), 1U);
+}
+
 } // namespace
 } // namespace palimpsest

@@ -1,0 +1,75 @@
+#include <palimpsest/launcher/compose/ranks.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <optional>
+
+namespace palimpsest {
+namespace {
+
+/// As a text, so that it can be sent: the exit code, a space, the message. Empty: none.
+std::string caught(const std::function<void()>& part) {
+  try {
+    part();
+    return {};
+  } catch (const Error& error) {
+    return std::to_string(error.exit_code()) + " " + error.what();
+  } catch (const std::bad_alloc&) {
+    return "1 out of memory: the system gives no more";
+  } catch (const std::exception& error) {
+    return std::string("70 unexpected error: ") + error.what();
+  }
+}
+
+} // namespace
+
+bool all_agree(Communicator& ranks, bool mine) {
+  const at::Tensor disagree = at::zeros({1}, at::kLong);
+  disagree.fill_(mine ? 0 : 1);
+  ranks.all_reduce(disagree, ReduceOp::kMax).wait();
+  return disagree.item<int64_t>() == 0;
+}
+
+std::vector<std::string> all_texts(Communicator& ranks, const std::string& mine) {
+  const at::Tensor longest = at::zeros({1}, at::kLong);
+  longest.fill_(static_cast<int64_t>(mine.size()));
+  ranks.all_reduce(longest, ReduceOp::kMax).wait();
+  const auto size = longest.item<int64_t>() + 1; // ends with a zero
+  const at::Tensor sent = at::zeros({size}, at::kByte);
+  std::memcpy(sent.mutable_data_ptr(), mine.data(), mine.size());
+  const at::Tensor all = at::empty({size * ranks.size()}, at::kByte);
+  ranks.all_gather(sent, all).wait();
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * size);
+  }
+  return texts;
+}
+
+void Ranks::together(const std::function<void()>& part) {
+  if (world_ == nullptr || size() == 1) {
+    part();
+    return;
+  }
+  const std::vector<std::string> errors = all_texts(*world_, caught(part));
+  const auto first =
+      std::ranges::find_if(errors, [](const std::string& text) { return !text.empty(); });
+  if (first == errors.end()) {
+    return;
+  }
+  failed_together_ = true;
+  const size_t space = first->find(' ');
+  std::string message = first->substr(space + 1);
+  if (std::ranges::count(errors, *first) != size()) {
+    message = "rank " + std::to_string(first - errors.begin()) + ": " + message;
+  }
+  throw Error(message, std::stoi(first->substr(0, space)));
+}
+
+} // namespace palimpsest

@@ -1,0 +1,79 @@
+#pragma once
+
+// The ranks that work on one run, and how they succeed or fail as one.
+//
+//   Ranks ranks(*world, {.ranks = 4, .threads = 2});
+//   ranks.together([&] { check_folder(output); });    // where it throws on one rank, all throw
+//
+// A default one is a single process.
+
+#include <palimpsest/core/contracts/communicator.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace palimpsest {
+
+class Ranks {
+ public:
+  struct Here {
+    int ranks = 1; ///< on this machine: they share its memory
+    int threads = 0; ///< of this rank; 0: as many as it has processors
+    std::function<bool()> stop_requested = {}; ///< asked at each step's border
+  };
+
+  Ranks() = default;
+  /// `world` outlives the ranks.
+  Ranks(Communicator& world, Here here)
+      : world_(&world), rank_(world.rank()), size_(world.size()), here_(std::move(here)) {}
+  /// Rank 0 of a job that is planned and never run.
+  static Ranks planned(int size) {
+    Ranks ranks;
+    ranks.size_ = size;
+    return ranks;
+  }
+
+  int rank() const {
+    return rank_;
+  }
+  int size() const {
+    return size_;
+  }
+  const Here& here() const {
+    return here_;
+  }
+  /// Writes what is written once: metrics, models, the screen.
+  bool leads() const {
+    return rank() == 0;
+  }
+  /// Null where there is nobody to talk to.
+  Communicator* world() const {
+    return world_;
+  }
+
+  /// Runs a part that talks to no other rank. Where it throws on some ranks, all throw the error of
+  /// the first of them, which names its rank unless it is everybody's.
+  void together(const std::function<void()>& part);
+  /// Whether that has happened: then every rank knows the error, and one tells it.
+  bool failed_together() const {
+    return failed_together_;
+  }
+
+ private:
+  Communicator* world_ = nullptr;
+  int rank_ = 0;
+  int size_ = 1;
+  Here here_;
+  bool failed_together_ = false;
+};
+
+/// Whether everybody gives true. Collective.
+bool all_agree(Communicator& ranks, bool mine);
+
+/// Everybody's text, by rank. Collective.
+std::vector<std::string> all_texts(Communicator& ranks, const std::string& mine);
+
+} // namespace palimpsest

@@ -1,0 +1,42 @@
+#pragma once
+
+// The states of a run as the pieces of a checkpoint, and back.
+//
+//   SavedStates states(chain, store, groups);
+//   checkpoint.pieces = states.pieces();
+//   save_checkpoint(output, checkpoint, states.source(), ranks);
+//   states.load(CheckpointReader("runs/a/step-00001000"));      // this rank's ranges, of any layout
+//
+// Names and ranges are those of the model's parameters, so that a checkpoint knows nothing of units
+// and shards.
+
+#include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/checkpoint_writer.h>
+#include <palimpsest/parallel/sharding/sharded_param_store.h>
+
+#include <vector>
+
+namespace palimpsest {
+
+class SavedStates {
+ public:
+  /// All outlive this.
+  SavedStates(const Chain& chain, ShardedParamStore& store, const MeshGroups& groups)
+      : chain_(chain), store_(store), groups_(groups) {}
+
+  /// What this rank writes: of copies that several ranks hold, the first rank's.
+  std::vector<StatePiece> pieces() const;
+  PieceSource source() const;
+
+  /// UserError listing every state that does not fit, before anything is read. Parameters must then
+  /// be refreshed from their masters.
+  void load(const CheckpointReader& reader) const;
+
+ private:
+  const Chain& chain_;
+  ShardedParamStore& store_;
+  const MeshGroups& groups_;
+};
+
+} // namespace palimpsest

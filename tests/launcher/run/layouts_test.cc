@@ -1,0 +1,155 @@
+// Covers: launcher/compose/agreed_cost.cc
+// Covers: launcher/compose/whole_units.cc
+// Every layout of ranks and states gives the numbers of one process.
+
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <random>
+
+namespace palimpsest {
+namespace {
+
+using testing::Finished;
+using testing::TestFolder;
+
+constexpr int kSteps = 5;
+constexpr double kRate = 1e-3;
+
+std::string yaml(const TestFolder& folder) {
+  std::mt19937 random(5);
+  std::string text;
+  for (int index = 0; index < 64 * 17; ++index) {
+    text += static_cast<char>('a' + random() % 26);
+  }
+  std::ofstream(folder / "text.txt") << text;
+  return fmt::format(
+      R"(model: {{family: llama, hidden_size: 32, num_hidden_layers: 3, num_attention_heads: 4,
+  num_key_value_heads: 2, intermediate_size: 88, vocab_size: 256, dropout: 0.1, attention_dropout: 0.1}}
+data: {{files: [{}], format: text, sequence_length: 16}}
+training: {{steps: {}, micro_batch_size: 1, threads: 1}}
+optimizer: {{learning_rate: {}, weight_decay: 0.1, max_grad_norm: 1}}
+)",
+      folder / "text.txt",
+      kSteps,
+      kRate);
+}
+
+struct Layout {
+  int ranks;
+  int zero;
+  int replicate;
+};
+
+std::vector<Layout> layouts() {
+  std::vector<Layout> all;
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      all.push_back({ranks, zero, zero == 0 ? ranks : 1});
+    }
+  }
+  all.push_back({4, 1, 2}); // hybrids
+  all.push_back({4, 2, 2});
+  all.push_back({4, 3, 2});
+  return all;
+}
+
+/// Whether this case of a long list runs here: all with PALIMPSEST_FULL=1, else every ninth.
+bool chosen(int number) {
+  return std::getenv("PALIMPSEST_FULL") != nullptr || number % 9 == 0;
+}
+
+void expect_near(const Finished& found, const Finished& plain, bool bf16) {
+  const double loss_tolerance = bf16 ? 5e-3 : 1e-5;
+  const double norm_tolerance = bf16 ? 2e-2 : 1e-4;
+  ASSERT_EQ(found.records.all.size(), kSteps);
+  for (size_t step = 0; step < kSteps; ++step) {
+    const double loss = plain.records.losses()[step];
+    EXPECT_NEAR(found.records.losses()[step], loss, loss_tolerance * loss) << step;
+    const double norm = plain.records.norms()[step];
+    EXPECT_NEAR(found.records.norms()[step], norm, norm_tolerance * norm) << step;
+  }
+  size_t compared = 0;
+  size_t different = 0;
+  for (const auto& [name, values] : plain.parameters) {
+    for (size_t index = 0; index < values.size(); ++index) {
+      const double difference = std::abs(found.parameters.at(name)[index] - values[index]);
+      EXPECT_LE(difference, 2 * kRate * kSteps) << name;
+      different += difference > (bf16 ? 1e-3 : 1e-5) ? 1 : 0;
+    }
+    compared += values.size();
+  }
+  EXPECT_LE(different, compared / 200);
+}
+
+TEST(Layouts, EveryLayoutTrainsAsOneProcess) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  std::map<std::string, Finished> references;
+  int number = 0;
+  for (const char* compute : {"fp32", "bf16"}) {
+    for (const bool reproducible : {true, false}) {
+      for (const int accumulation : {1, 3}) {
+        for (const Layout& layout : layouts()) {
+          for (const char* policy : {"none", "full", "uniform"}) {
+            if (!chosen(number++)) {
+              continue;
+            }
+            std::vector<std::string> overrides = {
+                fmt::format("training.global_batch_size={}", layout.ranks * accumulation),
+                fmt::format("precision.compute={}", compute),
+                fmt::format("training.reproducible={}", reproducible)};
+            const std::string key = fmt::format("{}", fmt::join(overrides, " "));
+            if (!references.contains(key)) {
+              references[key] = testing::train(config, folder, overrides);
+            }
+            const Finished& plain = references.at(key);
+            overrides.push_back(fmt::format("activation_checkpointing={}", policy));
+            overrides.push_back(fmt::format("parallel.zero={}", layout.zero));
+            if (layout.zero > 0) {
+              overrides.push_back(fmt::format("parallel.replicate={}", layout.replicate));
+            }
+            SCOPED_TRACE(fmt::format(
+                "{} ranks, accumulation {}, {}",
+                layout.ranks,
+                accumulation,
+                fmt::join(overrides, " ")));
+            const Finished found = testing::train_on(layout.ranks, config, folder, overrides);
+            if (reproducible) {
+              EXPECT_EQ(found.records.losses(), plain.records.losses());
+              EXPECT_EQ(found.records.norms(), plain.records.norms());
+              EXPECT_EQ(found.gradients, plain.gradients);
+              EXPECT_EQ(found.parameters, plain.parameters);
+            } else {
+              expect_near(found, plain, compute == std::string("bf16"));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// 5 samples in batches of 4 on 4 ranks: the last window has one sample, so three ranks have none,
+// in every epoch.
+TEST(Layouts, RanksWithoutSamplesTakePart) {
+  const TestFolder folder;
+  std::string config = yaml(folder);
+  std::ofstream(folder / "text.txt") << std::string(5 * 17, 'x');
+  const std::vector<std::string> overrides = {
+      "training.global_batch_size=4", "training.steps=4", "training.reproducible=true"};
+  const Finished plain = testing::train(config, folder, overrides);
+  for (const int zero : {0, 2, 3}) {
+    std::vector<std::string> all = overrides;
+    all.push_back(fmt::format("parallel.zero={}", zero));
+    const Finished found = testing::train_on(4, config, folder, all);
+    EXPECT_EQ(found.records.losses(), plain.records.losses()) << zero;
+    EXPECT_EQ(found.parameters, plain.parameters) << zero;
+  }
+}
+
+} // namespace
+} // namespace palimpsest
