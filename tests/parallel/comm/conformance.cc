@@ -389,7 +389,7 @@ TEST_P(Conformance, ARankThatDoesNotComeIsNamedAtTheTimeout) {
         at::Tensor sum = at::zeros({1});
         comm.barrier().wait();
         if (comm.rank() == missing) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+          std::this_thread::sleep_for(std::chrono::milliseconds(900));
           return;
         }
         const auto start = std::chrono::steady_clock::now();
@@ -398,12 +398,12 @@ TEST_P(Conformance, ARankThatDoesNotComeIsNamedAtTheTimeout) {
             AllOf(
                 HasSubstr("reduce_scatter"),
                 HasSubstr("rank " + std::to_string(missing)),
-                HasSubstr("within 0.3 s")));
+                HasSubstr("within 0.1 s")));
         const double waited = Seconds(std::chrono::steady_clock::now() - start).count();
-        EXPECT_GE(waited, 0.1); // less than the timeout where another rank's came first
+        EXPECT_GE(waited, 0.02); // another rank may have begun to wait earlier
         EXPECT_LT(waited, 5);
       },
-      {.timeout = std::chrono::milliseconds(300)});
+      {.timeout = std::chrono::milliseconds(100)});
 }
 
 TEST_P(Conformance, WrongOperandsAreRefusedBeforeAnyPeerHearsOfThem) {

@@ -1,0 +1,162 @@
+#include <palimpsest/parallel/comm/gloo.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/parallel/comm/c10d_engine.h>
+
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+#include <utility>
+
+namespace palimpsest {
+
+namespace {
+
+/// Opens what is needed to end a backend whose operations hang.
+class Backend final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  void close() {
+    for (const std::shared_ptr<gloo::Context>& context : contexts_) {
+      context->closeConnections();
+    }
+  }
+};
+
+class Collective final : public Request {
+ public:
+  explicit Collective(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  bool poll() override {
+    if (!work_->isCompleted()) {
+      return false;
+    }
+    if (work_->exception()) {
+      std::rethrow_exception(work_->exception());
+    }
+    return true;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+/// Whether a transfer is done can only be learnt by waiting for it, so a thread does.
+class Transfer final : public Request {
+ public:
+  explicit Transfer(c10::intrusive_ptr<c10d::Work> work) {
+    std::thread([state = state_, work = std::move(work)] {
+      try {
+        work->wait(kNeverTimeout);
+      } catch (const std::exception&) {
+        state->error = std::current_exception();
+      }
+      state->done = true;
+    }).detach();
+  }
+  bool poll() override {
+    if (!state_->done) {
+      return false;
+    }
+    if (state_->error) {
+      std::rethrow_exception(state_->error);
+    }
+    return true;
+  }
+
+ private:
+  struct State {
+    std::atomic<bool> done = false;
+    std::exception_ptr error;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
+  if (!address.empty()) {
+    return Backend::createDeviceForHostname(address);
+  }
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {
+    return Backend::createDeviceForInterface(interface);
+  }
+  return Backend::createDefaultDevice();
+}
+
+class GlooEngine final : public C10dEngine {
+ public:
+  GlooEngine(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      c10::intrusive_ptr<Backend> backend,
+      GlooSettings settings)
+      : C10dEngine(backend), store_(store), gloo_(std::move(backend)),
+        settings_(std::move(settings)) {}
+
+  std::string name() const override {
+    return "gloo";
+  }
+
+  std::shared_ptr<Engine> split(const std::vector<int>& members, int place, const std::string& name)
+      override {
+    return gloo_engine(
+        c10::make_intrusive<c10d::PrefixStore>(name, store_),
+        place,
+        static_cast<int>(members.size()),
+        settings_);
+  }
+
+  void give_up() noexcept override {
+    if (gloo_ == nullptr) {
+      return;
+    }
+    try {
+      gloo_->close();
+    } catch (...) { // NOLINT(bugprone-empty-catch): the connections end with the process
+    }
+    // Its threads may wait for ever, and its destructor for them.
+    static_cast<void>(gloo_.release());
+    static_cast<void>(backend_.release());
+  }
+
+ protected:
+  std::unique_ptr<Request> collective(c10::intrusive_ptr<c10d::Work> work) override {
+    return std::make_unique<Collective>(std::move(work));
+  }
+  std::unique_ptr<Request> transfer(c10::intrusive_ptr<c10d::Work> work) override {
+    return std::make_unique<Transfer>(std::move(work));
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<Backend> gloo_;
+  GlooSettings settings_;
+};
+
+} // namespace
+
+std::shared_ptr<Engine> gloo_engine(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    const GlooSettings& settings) {
+  try {
+    const auto options = Backend::Options::create(settings.startup_timeout);
+    options->devices.push_back(make_device(settings.address));
+    options->threads = 2;
+    auto backend = c10::make_intrusive<Backend>(store, rank, size, options);
+    backend->setTimeout(kNeverTimeout);
+    return std::make_shared<GlooEngine>(store, std::move(backend), settings);
+  } catch (const std::exception& error) {
+    throw EnvironmentError(
+        "rank {} of a group of {} could not connect to the others within {} s.\ngloo says: {}",
+        rank,
+        size,
+        std::chrono::duration<double>(settings.startup_timeout).count(),
+        error.what());
+  }
+}
+
+} // namespace palimpsest

@@ -1,0 +1,144 @@
+#include <palimpsest/parallel/comm/rendezvous.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace palimpsest {
+
+namespace {
+
+/// A socket that closes unless somebody takes it.
+class Socket {
+ public:
+  explicit Socket(int family) : fd_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket() {
+    if (fd_ >= 0) {
+      ::close(fd_);
+    }
+  }
+  int fd() const {
+    return fd_;
+  }
+  int take() {
+    return std::exchange(fd_, -1);
+  }
+
+ private:
+  int fd_;
+};
+
+template <typename Address>
+bool bind_and_listen(int fd, const Address& address) {
+  constexpr int kOn = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn));
+  return ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 &&
+      ::listen(fd, SOMAXCONN) == 0;
+}
+
+/// A listening socket; of this host only where the meeting is on it.
+int listen_at(const MeetingPoint& point) {
+  const bool local = is_loopback(point.address);
+  bool listening = false;
+  int error = 0;
+  Socket wide(local ? AF_INET : AF_INET6);
+  if (!local && wide.fd() >= 0) {
+    constexpr int kOff = 0; // IPv4 too
+    ::setsockopt(wide.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof(kOff));
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    address.sin6_addr = in6addr_any;
+    address.sin6_port = htons(point.port);
+    listening = bind_and_listen(wide.fd(), address);
+    error = errno;
+    if (listening) {
+      return wide.take();
+    }
+  }
+  if (error != EADDRINUSE) {
+    Socket socket(AF_INET);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
+    address.sin_port = htons(point.port);
+    if (socket.fd() >= 0 && bind_and_listen(socket.fd(), address)) {
+      return socket.take();
+    }
+    error = errno;
+  }
+  if (error == EADDRINUSE) {
+    throw UserError(
+        "port {} of {} is in use by another program or job: give each job a port of its own, or "
+        "none "
+        "and a free one is taken",
+        point.port,
+        point.address);
+  }
+  throw UserError("cannot listen at port {} of {}: {}", point.port, point.address, strerror(error));
+}
+
+int port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw EnvironmentError("the socket {} to listen at is none: {}", fd, strerror(errno));
+  }
+  return ntohs(
+      address.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+} // namespace
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address.starts_with("127.") || address == "::1";
+}
+
+Store meet(const MeetingPoint& point) {
+  c10d::TCPStoreOptions options;
+  options.waitWorkers = false;
+  options.timeout = point.timeout;
+  options.isServer = point.serve;
+  options.port = point.port;
+  if (point.serve) {
+    const int fd = point.listen_fd >= 0 ? point.listen_fd : listen_at(point);
+    options.masterListenFd = fd;
+    options.port = port_of(fd);
+  }
+  try {
+    return {c10::make_intrusive<c10d::TCPStore>(point.address, options), options.port};
+  } catch (const std::exception& error) {
+    throw EnvironmentError(
+        "{} at {}:{} within {} s: does the rank or launcher that holds the store run, and is the "
+        "address right?\n{}",
+        point.serve ? "the store cannot be held" : "no store could be reached",
+        point.address,
+        options.port,
+        std::chrono::duration<double>(point.timeout).count(),
+        error.what());
+  }
+}
+
+void StoreBoard::put(const std::string& key, const std::string& text) {
+  store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+std::optional<std::string> StoreBoard::get(const std::string& key) {
+  if (!store_->check({key})) {
+    return std::nullopt;
+  }
+  const std::vector<uint8_t> bytes = store_->get(key);
+  return std::string(bytes.begin(), bytes.end());
+}
+
+} // namespace palimpsest
