@@ -1,12 +1,13 @@
 #pragma once
 
-// Ranks as threads, each with its own memory counters.
+// Ranks as threads, each with its own memory counters and without worker threads.
 //
 //   on_ranks(4, [](Communicator& world, MemoryContext& memory) { ... world.rank() ... });
 //   on_ranks(4, [](std::unique_ptr<Communicator> world, MemoryContext& memory) { ... });   // to decorate it
 
 #include <palimpsest/core/contracts/communicator.h>
 #include <palimpsest/core/device/allocator.h>
+#include <palimpsest/core/device/device.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/parallel/comm/in_process.h>
 
@@ -35,6 +36,7 @@ void on_ranks(int count, const Body& body) {
     threads.emplace_back([&, rank] {
       MemoryContext memory(fmt::format("rank {}", rank));
       const ScopedContext here(memory);
+      set_threads(1);
       std::unique_ptr<Communicator> own = std::move(world[static_cast<size_t>(rank)]);
       // the body may take the world away: this one ends the others
       const std::unique_ptr<Communicator> alarm = own->split(0, rank, "alarm");
