@@ -1,196 +1,27 @@
-#include <palimpsest/core/base/bytes.h>
-#include <palimpsest/core/base/error.h>
-#include <palimpsest/core/io/checkpoint_folder.h>
-#include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/launcher/cli/inspect_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/checkpoint_report.h>
 
 #include <CLI/CLI.hpp>
 
-#include <fmt/format.h>
-
-#include <filesystem>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 
 namespace palimpsest {
-namespace {
-
-namespace fs = std::filesystem;
-
-struct InspectOptions {
-  std::string folder;
-  bool verify = false;
-  bool tensors = false;
-};
-
-struct Sum {
-  int64_t tensors = 0;
-  int64_t elements = 0;
-  int64_t bytes = 0;
-};
-
-int64_t bytes_of(const StateDeclaration& state) {
-  return state.elements() * bits_per_element(state.dtype) / 8;
-}
-
-int64_t total_bytes(const CheckpointManifest& manifest) {
-  int64_t bytes = 0;
-  for (const auto& file : manifest.files()) {
-    bytes += file.bytes();
-  }
-  return bytes;
-}
-
-std::string describe_info(const CheckpointReader& reader) {
-  const CheckpointInfo& info = reader.info();
-  const auto& layout = info.layout();
-  const auto& data = info.data();
-  std::string text = fmt::format(
-      "{}: run {}, step {}, {} updates\n"
-      "written by: ranks {}, stages {}, replicate {}, shard {}, zero {}\n"
-      "data: epoch {}, {} of its {} samples, {} since the run began; seed {}\n",
-      reader.folder().string(),
-      info.run_id(),
-      info.step(),
-      info.updates(),
-      layout.ranks(),
-      layout.stages(),
-      layout.replicate(),
-      layout.shard(),
-      layout.zero(),
-      data.epoch(),
-      data.position(),
-      data.samples(),
-      data.consumed(),
-      info.seed());
-  const std::map<std::string, double> numbers(info.numbers().begin(), info.numbers().end());
-  for (const auto& [name, value] : numbers) {
-    text += fmt::format("{}: {}\n", name, value);
-  }
-  return text;
-}
-
-std::string describe_states(const CheckpointManifest& manifest) {
-  std::map<std::tuple<std::string, std::string, bool>, Sum> sums;
-  for (const auto& tensor : manifest.tensors()) {
-    const StateDeclaration state = declaration_of(tensor);
-    Sum& sum = sums[{tensor.state(), tensor.dtype(), tensor.trainable()}];
-    ++sum.tensors;
-    sum.elements += state.elements();
-    sum.bytes += bytes_of(state);
-  }
-  std::string text = fmt::format(
-      "\n{:<14}{:<7}{:>8}{:>16}{:>12}\n", "state", "dtype", "tensors", "elements", "size");
-  for (const auto& [key, sum] : sums) {
-    const auto& [state, dtype, trainable] = key;
-    text += fmt::format(
-        "{:<14}{:<7}{:>8}{:>16}{:>12}{}\n",
-        state,
-        dtype,
-        sum.tensors,
-        sum.elements,
-        format_bytes(sum.bytes),
-        trainable ? "" : "  frozen");
-  }
-  return text;
-}
-
-std::string describe_tensors(const CheckpointManifest& manifest) {
-  std::string text = "\n";
-  for (const auto& tensor : manifest.tensors()) {
-    const StateDeclaration state = declaration_of(tensor);
-    text += fmt::format(
-        "{}  {} {}  {}, pieces {}\n",
-        describe_state(state.name, state.state),
-        name_of(state.dtype),
-        format_shape(state.shape),
-        format_bytes(bytes_of(state)),
-        tensor.pieces_size());
-  }
-  return text;
-}
-
-std::string describe_files(const CheckpointManifest& manifest) {
-  std::string text = "\n";
-  for (const auto& file : manifest.files()) {
-    text += fmt::format("{:<30}{:>12}\n", file.name(), format_bytes(file.bytes()));
-  }
-  for (const auto& side : manifest.side_files()) {
-    text += fmt::format("{:<30}{:>12}\n", side.name(), format_bytes(side.bytes()));
-  }
-  return text;
-}
-
-void inspect_checkpoint(const InspectOptions& options) {
-  const CheckpointReader reader(options.folder);
-  std::cout << describe_info(reader) << describe_states(reader.manifest())
-            << (options.tensors ? describe_tensors(reader.manifest()) : "")
-            << describe_files(reader.manifest());
-  if (options.verify) {
-    reader.verify();
-    std::cout << "\nverified: all bytes match their checksums\n";
-  }
-}
-
-/// One line for each; damage is an error only where it was asked for.
-void inspect_output(const InspectOptions& options) {
-  int64_t damaged = 0;
-  const auto all = list_checkpoints(options.folder);
-  for (const NumberedCheckpoint& found : all) {
-    try {
-      const CheckpointReader reader(found.folder);
-      if (options.verify) {
-        reader.verify();
-      }
-      std::cout << fmt::format(
-          "{}: run {}, ranks {}, {}{}\n",
-          found.folder.string(),
-          reader.info().run_id(),
-          reader.info().layout().ranks(),
-          format_bytes(total_bytes(reader.manifest())),
-          options.verify ? ", verified" : "");
-    } catch (const Error& error) {
-      std::cout << fmt::format("{}: damaged: {}\n", found.folder.string(), error.what());
-      ++damaged;
-    }
-  }
-  if (options.verify && damaged > 0) {
-    throw UserError(
-        "{}: {} of {} checkpoints are damaged; remove them, or resume with checkpoint.resume=auto, "
-        "which skips them",
-        options.folder,
-        damaged,
-        all.size());
-  }
-}
-
-void inspect(const InspectOptions& options) {
-  std::error_code error;
-  const bool is_checkpoint = fs::exists(fs::path(options.folder) / kManifestName, error);
-  if (is_checkpoint || list_checkpoints(options.folder).empty()) {
-    inspect_checkpoint(options);
-  } else {
-    inspect_output(options);
-  }
-}
-
-} // namespace
 
 void add_inspect_verb(CLI::App& program) {
   const auto options = std::make_shared<InspectOptions>();
+  const auto folder = std::make_shared<std::string>();
   CLI::App* verb = program.add_subcommand(
       "inspect", "Shows what a checkpoint holds, or an output folder's checkpoints.");
-  verb->add_option("folder", options->folder, "A checkpoint, or an output folder")->required();
+  verb->add_option("folder", *folder, "A checkpoint, or an output folder")->required();
   verb->add_flag("--verify", options->verify, "Read everything and compare all checksums");
   verb->add_flag("--tensors", options->tensors, "List every state of every parameter");
   verb->footer(
       examples("palimpsest inspect runs/a\n"
                "palimpsest inspect runs/a/step-00001000 --verify"));
-  verb->callback([options] { inspect(*options); });
+  verb->callback([options, folder] { inspect(*folder, *options, std::cout); });
 }
 
 } // namespace palimpsest

@@ -1,4 +1,6 @@
 // Covers: inspect_verb.cc
+// Covers: launcher/compose/checkpoint_export.cc
+// Covers: launcher/compose/checkpoint_report.cc
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/io/checkpoint_folder.h>

@@ -1,0 +1,101 @@
+#include <palimpsest/launcher/compose/checkpoint_export.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/io/checkpoint_folder.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+namespace fs = std::filesystem;
+
+at::ScalarType scalar_type(const TensorDeclaration& tensor) {
+  switch (tensor.dtype) {
+    case StoredDtype::F32:
+      return at::kFloat;
+    case StoredDtype::F16:
+      return at::kHalf;
+    case StoredDtype::BF16:
+      return at::kBFloat16;
+    default:
+      throw UserError(
+          "cannot export {}: it is {}, not F32, F16 or BF16", tensor.name, name_of(tensor.dtype));
+  }
+}
+
+/// The values of a parameter: its master where it has one. A tied head has its embedding's.
+StateDeclaration values_of(const CheckpointReader& reader, const StoredTensor& wanted) {
+  std::vector<std::string_view> names = {wanted.name};
+  if (wanted.name == kHeadName) {
+    names.push_back(kEmbeddingName);
+  }
+  for (const std::string_view name : names) {
+    for (const std::string_view state : {kMasterState, kParameterState}) {
+      const auto* found = find_state(reader.manifest(), name, state);
+      if (found != nullptr && declaration_of(*found).shape == wanted.shape) {
+        return declaration_of(*found);
+      }
+    }
+  }
+  throw UserError(
+      "{} has no values of {} {}, which its model folder needs",
+      reader.folder().string(),
+      wanted.name,
+      format_shape(wanted.shape));
+}
+
+/// Reads and rounds a tensor part by part, so that the whole of it exists only in the file's type.
+TensorFiller filler(const CheckpointReader& reader) {
+  return [&reader](const StoredTensor& wanted, std::span<std::byte> bytes) {
+    constexpr int64_t kPart = int64_t{1} << 20;
+    const StateDeclaration values = values_of(reader, wanted);
+    const auto width = static_cast<size_t>(bits_per_element(wanted.dtype) / 8);
+    const int64_t elements = values.elements();
+    for (int64_t begin = 0; begin < elements; begin += kPart) {
+      const int64_t count = std::min(kPart, elements - begin);
+      at::Tensor stored = at::empty({count}, at::TensorOptions().dtype(scalar_type(values)));
+      reader.read(
+          values.name,
+          values.state,
+          begin,
+          begin + count,
+          {static_cast<std::byte*>(stored.mutable_data_ptr()), stored.nbytes()});
+      at::Tensor rounded = at::empty({count}, at::TensorOptions().dtype(scalar_type(wanted)));
+      rounded.copy_(stored);
+      std::memcpy(
+          bytes.data() + static_cast<size_t>(begin) * width,
+          rounded.const_data_ptr(),
+          rounded.nbytes());
+    }
+  };
+}
+
+/// The checkpoint itself, or an output folder's newest one.
+fs::path find_checkpoint(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path / kManifestName, error)) {
+    std::vector<std::string> notes;
+    if (const auto newest = newest_checkpoint(path, Damaged::kRefuse, notes)) {
+      return newest->folder;
+    }
+  }
+  return path;
+}
+
+} // namespace
+
+ExportedCheckpoint export_checkpoint(const fs::path& path, const fs::path& out) {
+  const CheckpointReader reader(find_checkpoint(path));
+  write_hf_folder(out, reader.model_layout(), filler(reader));
+  return {reader.folder(), reader.info().run_id(), reader.info().step()};
+}
+
+} // namespace palimpsest
