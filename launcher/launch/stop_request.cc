@@ -48,7 +48,10 @@ StopRequest::StopRequest() {
   action.sa_flags = SA_RESTART; // a read or write under way goes on
   sigemptyset(&action.sa_mask);
   for (int i = 0; i < 3; ++i) {
-    sigaction(kSignals[i], &action, &previous_[i]);
+    sigaction(kSignals[i], nullptr, &previous_[i]);
+    if (previous_[i].sa_handler != SIG_IGN) { // nohup, or a shell's background job
+      sigaction(kSignals[i], &action, nullptr);
+    }
   }
 }
 

@@ -16,7 +16,7 @@
 // Whoever sends the signal: `palimpsest launch` (SIGTERM to each rank), torchrun and Slurm
 // (SIGTERM), a terminal (SIGINT). Open MPI's mpirun kills its ranks two seconds after a SIGTERM or
 // SIGINT of its own but forwards SIGUSR1. A second SIGINT ends the process at once, unless it comes
-// within half a second of the first: launchers forward the terminal's.
+// within half a second of the first: launchers and `timeout` send one signal twice.
 
 #include <csignal>
 
@@ -28,7 +28,8 @@ namespace palimpsest {
 /// saved. A scheduler's requeue rule can name it.
 inline constexpr int kStoppedExitCode = 75;
 
-/// Handlers for as long as it lives; afterwards the old ones. One at a time in a process.
+/// Handlers for as long as it lives; afterwards the old ones. One at a time in a process. A signal
+/// that the process was started to ignore stays ignored.
 class StopRequest {
  public:
   StopRequest();

@@ -1,0 +1,121 @@
+#include <palimpsest/launcher/cli/launch_verb.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/config/loader.h>
+#include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/launch/job.h>
+#include <palimpsest/launcher/launch/supervisor.h>
+
+#include <CLI/CLI.hpp>
+
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+struct LaunchVerbOptions {
+  LaunchOptions launch;
+  int64_t grace = 120;
+  bool dry_run = false;
+  bool no_mpirun = false;
+  bool as_rank = false;
+};
+
+/// The ranks' part: the verb behind `launch` and its arguments.
+using RankArguments = std::vector<std::string>;
+
+/// Loads the config that `train` will load, so that its errors come once and before any rank, and
+/// its output folder is known.
+std::filesystem::path output_of_training(const RankArguments& arguments) {
+  std::string path;
+  std::vector<std::string> overrides;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with('-')) {
+      continue;
+    }
+    if (path.empty()) {
+      path = arguments[i];
+    } else if (arguments[i].find('=') != std::string::npos) {
+      overrides.push_back(arguments[i]);
+    }
+  }
+  if (path.empty()) {
+    throw UserError("launch train: the config file is missing; as in: launch -n 4 train run.yaml");
+  }
+  return load_config(path, overrides).training().output();
+}
+
+/// In a process that mpirun started: the verb, as a supervised rank.
+[[noreturn]] void run_as_rank(const RankArguments& arguments) {
+  supervise_rank(current_environment());
+  std::vector<const char*> all = {"palimpsest"};
+  for (const std::string& argument : arguments) {
+    all.push_back(argument.c_str());
+  }
+  std::exit(run_program(static_cast<int>(all.size()), all.data())); // its errors are printed
+}
+
+void launch(LaunchVerbOptions options, const RankArguments& arguments) {
+  if (arguments.empty() || arguments[0] == "launch") {
+    throw UserError("launch: what shall the ranks do? As in: launch -n 4 train run.yaml");
+  }
+  if (options.as_rank) {
+    run_as_rank(arguments);
+  }
+  LaunchOptions& launch = options.launch;
+  if (launch.log_folder.empty()) {
+    launch.log_folder =
+        (arguments[0] == "train" ? output_of_training(arguments) : std::filesystem::path()) /
+        "logs";
+  }
+  launch.use_mpirun = !options.no_mpirun;
+  launch.grace = std::chrono::seconds(options.grace);
+  launch.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
+  launch.command.insert(launch.command.end(), arguments.begin(), arguments.end());
+  launch.as_rank = {"launch", "--as-rank"};
+  const Environment environment = current_environment();
+  const LaunchPlan plan = plan_launch(launch, environment);
+  if (options.dry_run) {
+    std::cout << plan.describe(launch);
+    return;
+  }
+  run_job(plan, launch, environment);
+}
+
+} // namespace
+
+void add_launch_verb(CLI::App& program) {
+  const auto options = std::make_shared<LaunchVerbOptions>();
+  LaunchOptions& launch_options = options->launch;
+  CLI::App* verb = program.add_subcommand(
+      "launch", "Starts the ranks of this machine, and ends them all together.");
+  verb->add_option("-n,--ranks", launch_options.ranks, "Number of ranks")
+      ->check(CLI::Range(1, 4096));
+  verb->add_option("--hostfile", launch_options.hostfile, "Hosts and slots: 'host slots=4' a line");
+  verb->add_option("--include", launch_options.include, "Only these hosts and slots: w0@w1:0,2");
+  verb->add_option("--exclude", launch_options.exclude, "All but these hosts and slots");
+  verb->add_option("--master-port", launch_options.port, "Where rank 0 listens [a free port]")
+      ->check(CLI::Range(1, 65535));
+  verb->add_option(
+      "--log-folder", launch_options.log_folder, "For rank-0000.log, ... [OUTPUT/logs]");
+  verb->add_option("--grace", options->grace, "Seconds to save and end in after SIGTERM or Ctrl-C")
+      ->check(CLI::Range(int64_t{0}, int64_t{86400}))
+      ->capture_default_str();
+  verb->add_flag("--dry-run", options->dry_run, "Print the plan and start nothing");
+  verb->add_flag("--no-mpirun", options->no_mpirun, "Start own processes even where mpirun is");
+  verb->add_flag("--as-rank", options->as_rank)->group(""); // hidden: for the processes of mpirun
+  verb->prefix_command();
+  verb->footer(
+      examples("palimpsest launch -n 4 train run.yaml\n"
+               "palimpsest launch -n 2 --no-mpirun train run.yaml training.steps=100\n"
+               "palimpsest launch --hostfile hosts.txt --include w0:0,2 --dry-run train run.yaml"));
+  verb->callback([options, verb] { launch(*options, verb->remaining()); });
+}
+
+} // namespace palimpsest

@@ -1,0 +1,97 @@
+#include <palimpsest/launcher/launch/supervisor.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/launcher/launch/lifeline.h>
+#include <palimpsest/launcher/launch/processes.h>
+#include <palimpsest/launcher/launch/rank_output.h>
+#include <palimpsest/launcher/launch/spawn.h>
+#include <palimpsest/launcher/launch/stop_request.h>
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace palimpsest {
+namespace {
+
+FileDescriptor open_report(const Environment& environment) {
+  const auto path = environment.find(kReportVariable);
+  if (path == environment.end()) {
+    throw UserError("--as-rank is for the processes of `palimpsest launch` alone");
+  }
+  FileDescriptor report(open(path->second.c_str(), O_WRONLY | O_CLOEXEC));
+  if (report.get() < 0) {
+    throw EnvironmentError(
+        "cannot report to the launcher at {}: {}", path->second, std::strerror(errno));
+  }
+  return report;
+}
+
+int exit_code_of(int status) {
+  if (WIFSIGNALED(status)) {
+    return 128 + WTERMSIG(status);
+  }
+  const int code = WEXITSTATUS(status);
+  return code == kStoppedExitCode ? 0 : code;
+}
+
+/// Waits for the rank's end, or brings it about.
+int status_of(pid_t rank, const ProcessWatch& launchers, const SignalQueue& signals) {
+  while (true) {
+    if (launchers.wait(signals.fd()) != 0) {
+      kill(-rank, SIGKILL);
+      int status = 0;
+      waitpid(rank, &status, 0);
+      return status;
+    }
+    int status = 0;
+    while (const int signal = signals.next()) {
+      if (signal != SIGCHLD) {
+        kill(rank, signal);
+      } else if (waitpid(rank, &status, WNOHANG) == rank) {
+        kill(-rank, SIGKILL); // what it has started and left behind
+        return status;
+      }
+    }
+  }
+}
+
+} // namespace
+
+void supervise_rank(const Environment& environment) {
+  const RankEnvironment ranks = detect_rank(environment);
+  const FileDescriptor report = open_report(environment);
+  const ProcessWatch launchers({getppid(), ranks.launcher_pid});
+  const SignalQueue signals({SIGCHLD, SIGTERM, SIGINT, SIGUSR1});
+  prctl(PR_SET_PDEATHSIG, 0); // from here on we watch, and take the rank along
+  const pid_t self = getpid();
+  const pid_t rank = fork();
+  if (rank < 0) {
+    throw EnvironmentError("cannot start rank {}: {}", ranks.rank, std::strerror(errno));
+  }
+  if (rank == 0) {
+    begin_child(self, SIGKILL);
+    redirect_output(environment, ranks.rank);
+    return;
+  }
+  setpgid(rank, rank);
+  if (ranks.listen_fd >= 0) {
+    close(ranks.listen_fd); // or peers would wait for a rank 0 that is gone
+  }
+  const auto tell = [&](bool ended, int status) {
+    const RankEvent event = {ranks.rank, rank, ended, status};
+    [[maybe_unused]] const ssize_t written = write(report.get(), &event, sizeof event);
+  };
+  tell(false, 0);
+  const int status = status_of(rank, launchers, signals);
+  tell(true, status);
+  _exit(exit_code_of(status));
+}
+
+} // namespace palimpsest
