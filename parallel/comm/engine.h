@@ -11,6 +11,9 @@
 
 #include <palimpsest/core/contracts/communicator.h>
 
+#include <c10/util/Exception.h>
+
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +58,12 @@ class Engine {
   /// the engine afterwards, and its destructor waits for nothing.
   virtual void give_up() noexcept = 0;
 };
+
+/// What a library's error says, without a stack.
+inline std::string message_of(const std::exception& error) {
+  const auto* const torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error == nullptr ? error.what() : torch_error->what_without_backtrace();
+}
 
 /// A contiguous tensor as its bytes, of the same storage.
 inline at::Tensor bytes_of(const at::Tensor& tensor) {

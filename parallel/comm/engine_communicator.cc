@@ -105,7 +105,7 @@ class EngineAction final : public Ticket::Action {
         return false;
       }
     } catch (const std::exception& error) {
-      explain_failure(error.what());
+      explain_failure(message_of(error));
       return false;
     }
     request_.reset();
@@ -340,7 +340,7 @@ class EngineCommunicator final : public Communicator {
       try {
         request = start();
       } catch (const std::exception& error) {
-        request = failed(error.what());
+        request = failed(message_of(error));
       }
     } else {
       request = failed(group_->heartbeat->reason());

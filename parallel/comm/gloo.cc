@@ -155,7 +155,7 @@ std::shared_ptr<Engine> gloo_engine(
         rank,
         size,
         std::chrono::duration<double>(settings.startup_timeout).count(),
-        error.what());
+        message_of(error));
   }
 }
 

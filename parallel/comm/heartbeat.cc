@@ -87,6 +87,7 @@ void Heartbeat::end(const std::string& reason) noexcept {
     end_here(reason);
     if (first && board_ != nullptr && !board_->get(kAbort)) {
       board_->put(kAbort, reason);
+      board_->get(kAbort); // only now is it surely there: this process may end at once
     }
   } catch (...) { // NOLINT(bugprone-empty-catch): a lost board is noticed by the peers themselves
   }

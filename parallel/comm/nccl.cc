@@ -69,8 +69,9 @@ class ByDevice final : public Engine {
   ByDevice(
       std::shared_ptr<Engine> cpu,
       std::unique_ptr<Engine> cuda,
-      c10::intrusive_ptr<c10d::Store> store)
-      : cpu_(std::move(cpu)), cuda_(std::move(cuda)), store_(std::move(store)) {}
+      c10::intrusive_ptr<c10d::Store> store,
+      int device)
+      : cpu_(std::move(cpu)), cuda_(std::move(cuda)), store_(std::move(store)), device_(device) {}
 
   std::string name() const override {
     return "nccl and " + cpu_->name();
@@ -105,7 +106,8 @@ class ByDevice final : public Engine {
         cpu_->split(members, place, name),
         c10::make_intrusive<c10d::PrefixStore>(name, store_),
         place,
-        static_cast<int>(members.size()));
+        static_cast<int>(members.size()),
+        device_);
   }
   void give_up() noexcept override {
     cuda_->give_up();
@@ -120,6 +122,7 @@ class ByDevice final : public Engine {
   std::shared_ptr<Engine> cpu_;
   std::unique_ptr<Engine> cuda_;
   c10::intrusive_ptr<c10d::Store> store_;
+  int device_;
 };
 
 } // namespace
@@ -132,12 +135,14 @@ std::shared_ptr<Engine> nccl_engine(
     std::shared_ptr<Engine> cpu,
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
-    int size) {
+    int size,
+    int device) {
   const auto options = Backend::Options::create();
   options->timeout = kNeverTimeout;
   auto backend = c10::make_intrusive<Backend>(store, rank, size, options);
+  backend->setBoundDeviceId(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device)));
   return std::make_shared<ByDevice>(
-      std::move(cpu), std::make_unique<NcclOperations>(std::move(backend)), store);
+      std::move(cpu), std::make_unique<NcclOperations>(std::move(backend)), store, device);
 }
 
 } // namespace palimpsest

@@ -12,7 +12,8 @@ std::shared_ptr<Engine> nccl_engine(
     std::shared_ptr<Engine> /*cpu*/,
     const c10::intrusive_ptr<c10d::Store>& /*store*/,
     int /*rank*/,
-    int /*size*/) {
+    int /*size*/,
+    int /*device*/) {
   throw UserError(
       "this program was built without NCCL: choose backend gloo or mpi, or build with the cuda "
       "preset "

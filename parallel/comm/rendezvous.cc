@@ -1,15 +1,18 @@
 #include <palimpsest/parallel/comm/rendezvous.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/parallel/comm/engine.h>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace palimpsest {
@@ -98,6 +101,31 @@ int port_of(int fd) {
                                     : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+/// Waits until somebody listens there: LibTorch's own waiting begins with long pauses and prints
+/// stack traces.
+void reach(const MeetingPoint& point) {
+  const auto deadline = std::chrono::steady_clock::now() + point.timeout;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  std::string last = "no answer";
+  while (std::chrono::steady_clock::now() < deadline) {
+    addrinfo* found = nullptr;
+    const int code =
+        ::getaddrinfo(point.address.c_str(), std::to_string(point.port).c_str(), &hints, &found);
+    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
+    last = code == 0 ? last : ::gai_strerror(code);
+    for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+      const Socket socket(address->ai_family);
+      if (::connect(socket.fd(), address->ai_addr, address->ai_addrlen) == 0) {
+        return;
+      }
+      last = strerror(errno);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  throw EnvironmentError("{}", last);
+}
+
 } // namespace
 
 bool is_loopback(const std::string& address) {
@@ -116,6 +144,9 @@ Store meet(const MeetingPoint& point) {
     options.port = port_of(fd);
   }
   try {
+    if (!point.serve) {
+      reach(point);
+    }
     return {c10::make_intrusive<c10d::TCPStore>(point.address, options), options.port};
   } catch (const std::exception& error) {
     throw EnvironmentError(
@@ -125,7 +156,7 @@ Store meet(const MeetingPoint& point) {
         point.address,
         options.port,
         std::chrono::duration<double>(point.timeout).count(),
-        error.what());
+        message_of(error));
   }
 }
 

@@ -361,7 +361,7 @@ std::string error_of(Ticket ticket) {
 
 TEST_P(Conformance, AnAbortEndsWhatWaitsAtThePeers) {
   if (size() == 1 || !GetParam().survives_failure) {
-    GTEST_SKIP() << "one rank has no peer, and what fails under mpirun ends the job";
+    GTEST_SKIP() << "one rank has no peer, and other worlds fail in their own way";
   }
   run([](Communicator& comm) {
     const std::unique_ptr<Communicator> group = comm.split(0, comm.rank(), "half");
@@ -381,7 +381,7 @@ TEST_P(Conformance, AnAbortEndsWhatWaitsAtThePeers) {
 
 TEST_P(Conformance, ARankThatDoesNotComeIsNamedAtTheTimeout) {
   if (size() == 1 || !GetParam().survives_failure) {
-    GTEST_SKIP() << "one rank has no peer, and what fails under mpirun ends the job";
+    GTEST_SKIP() << "one rank has no peer, and other worlds fail in their own way";
   }
   const int missing = size() - 1;
   run(

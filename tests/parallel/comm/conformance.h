@@ -26,7 +26,7 @@ struct TestWorld {
   std::string engine;
   int size = 0;
   std::function<void(const CommSettings&, const RankBody&)> run;
-  bool survives_failure = true; // an operation may fail here without ending the process
+  bool survives_failure = true; // waiting for an operation throws, and the process goes on
   std::string skip; // why this world cannot be had here; empty: it can
 };
 
