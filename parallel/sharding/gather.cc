@@ -4,11 +4,16 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace palimpsest {
 namespace {
 
 constexpr size_t kNever = std::numeric_limits<size_t>::max();
+
+bool contains(const std::vector<int>& units, int unit) {
+  return std::find(units.begin(), units.end(), unit) != units.end();
+}
 
 /// Which units one rank holds gathered, along its plan.
 class Gatherer {
@@ -59,7 +64,7 @@ class Gatherer {
   };
 
   bool resident(int unit) const {
-    return std::find(resident_.begin(), resident_.end(), unit) != resident_.end();
+    return contains(resident_, unit);
   }
 
   bool fits(const std::vector<int>& more) const {
@@ -76,8 +81,15 @@ class Gatherer {
     return bytes <= window_;
   }
 
+  /// Of a unit that the present need has: the one after that.
+  size_t next_use(int unit, const std::vector<int>& present = {}) const {
+    const auto& uses = future_[static_cast<size_t>(unit)];
+    return uses[uses.size() - (contains(present, unit) ? 2 : 1)];
+  }
+
   /// This need's units, then those of later ones while they fit.
   void gather_from(size_t number, Insertions& insertions) {
+    const size_t index = needs_[number].index;
     for (size_t later = number; later < needs_.size(); ++later) {
       std::vector<int> missing;
       for (const int unit : needs_[later].units) {
@@ -85,27 +97,57 @@ class Gatherer {
           missing.push_back(unit);
         }
       }
-      if ((later > number && !fits(missing)) || resident_.size() == units_) {
+      if (resident_.size() == units_ ||
+          (later > number &&
+           !make_room(missing, needs_[later].index, needs_[number], insertions))) {
         return;
       }
       for (const int unit : missing) {
-        insertions.before(needs_[number].index, Op::gather(unit));
+        insertions.before(index, Op::gather(unit));
         resident_.push_back(unit);
       }
     }
+  }
+
+  /// Releases before the present need what is used later than `use`, the latest first, if that is
+  /// enough for `missing`. Not if the latest is the present need's own: so nothing is gathered more
+  /// often than without looking ahead.
+  bool make_room(
+      const std::vector<int>& missing,
+      size_t use,
+      const Need& present,
+      Insertions& insertions) {
+    const std::vector<int> before = resident_;
+    while (!fits(missing)) {
+      const auto latest =
+          std::max_element(resident_.begin(), resident_.end(), [&](int one, int other) {
+            return next_use(one, present.units) < next_use(other, present.units);
+          });
+      if (latest == resident_.end() || contains(present.units, *latest) ||
+          next_use(*latest) <= use) {
+        resident_ = before;
+        return false;
+      }
+      resident_.erase(latest);
+    }
+    for (const int unit : before) {
+      if (!resident(unit)) {
+        insertions.before(present.index, Op::release(unit));
+      }
+    }
+    return true;
   }
 
   /// What nothing needs any more, and what the next need leaves no room for.
   void release_after(size_t number, Insertions& insertions) {
     const std::vector<int> coming =
         number + 1 < needs_.size() ? needs_[number + 1].units : std::vector<int>();
-    const auto next_use = [&](int unit) { return future_[static_cast<size_t>(unit)].back(); };
     std::vector<int> latest_first = resident_;
     std::stable_sort(latest_first.begin(), latest_first.end(), [&](int one, int other) {
       return next_use(one) > next_use(other);
     });
     for (const int unit : latest_first) {
-      const bool soon = std::find(coming.begin(), coming.end(), unit) != coming.end();
+      const bool soon = contains(coming, unit);
       if (!soon && (next_use(unit) == kNever || !fits(coming))) {
         std::erase(resident_, unit);
         insertions.after(needs_[number].index, Op::release(unit));
@@ -123,6 +165,28 @@ class Gatherer {
 };
 
 } // namespace
+
+int64_t window_of_blocks(const Job& job, int blocks) {
+  int64_t largest = 0;
+  const int count = static_cast<int>(job.model().blocks.size());
+  for (int first = 0; first < count; ++first) {
+    std::set<int> units;
+    int taken = 0;
+    for (int block = first; block < count && taken < blocks; ++block) {
+      if (job.home(block) == job.home(first)) {
+        const std::vector<int>& own = job.model().blocks[static_cast<size_t>(block)].units;
+        units.insert(own.begin(), own.end());
+        ++taken;
+      }
+    }
+    int64_t bytes = 0;
+    for (const int unit : units) {
+      bytes += job.size({.kind = SlotKind::kParam, .owner = unit});
+    }
+    largest = std::max(largest, bytes);
+  }
+  return largest;
+}
 
 Plans gather_pass(const Plans& plans, const Job& job, const PlanOptions& options) {
   if (!job.placement().shards_parameters()) {

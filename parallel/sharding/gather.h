@@ -5,12 +5,18 @@
 //
 //   plans = gather_pass(plans, job, options);
 //
-// Up to `options.window` bytes stay gathered or are gathered ahead; what is needed last is released
-// first; one operation's own units always fit. Nothing to do where parameters are whole.
+// Up to `options.window` bytes are gathered ahead or stay gathered: what is needed soonest, as far
+// as it fits; one operation's own units always do. So a window of two blocks' units hides a gather
+// behind the block before, and one for all gathers each unit once in a step. Nothing to do where
+// parameters are whole.
 
 #include <palimpsest/core/plan/plan_pass.h>
 
 namespace palimpsest {
+
+/// Bytes of the parameters of the largest run of `blocks` consecutive blocks of a pipeline rank: as
+/// a window, it lets the next ones' parameters arrive while one computes. `blocks` >= 1.
+int64_t window_of_blocks(const Job& job, int blocks);
 
 Plans gather_pass(const Plans& plans, const Job& job, const PlanOptions& options);
 

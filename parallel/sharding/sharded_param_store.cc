@@ -148,6 +148,9 @@ void ShardedParamStore::open(const Slot& slot) {
 }
 
 void ShardedParamStore::close(const Slot& slot) {
+  if (slot.kind == SlotKind::kParam) {
+    return release(slot.owner);
+  }
   Entry& entry = this->entry(slot.owner);
   if (slot.kind == SlotKind::kGradBuffer) {
     unit_at(slot.owner).bind_grad({});
