@@ -123,14 +123,33 @@ CheckpointReader::CheckpointReader(fs::path folder)
   }
 }
 
+std::string CheckpointReader::side_file(const fs::path& name) const {
+  const auto& all = manifest_.side_files();
+  const auto side = std::ranges::find(all, name.string(), &CheckpointManifest::SideFile::name);
+  if (side == all.end()) {
+    throw UserError("{}: the checkpoint has no {}", folder_.string(), name.string());
+  }
+  std::string text = read_file(folder_ / name);
+  if (static_cast<int64_t>(text.size()) != side->bytes() ||
+      checksum(std::as_bytes(std::span(text))) != side->checksum()) {
+    throw UserError(
+        "{}: the file does not match its checksum; it was changed or damaged",
+        (folder_ / name).string());
+  }
+  return text;
+}
+
 std::string CheckpointReader::config_text() const {
-  return read_file(folder_ / kRunConfigName);
+  return side_file(kRunConfigName);
 }
 
 HfFolderLayout CheckpointReader::model_layout() const {
   HfFolderLayout layout;
   layout.copy_from = folder_ / kModelFolderName;
-  layout.config_text = read_file(layout.copy_from / "config.json");
+  layout.config_text = side_file(fs::path(kModelFolderName) / "config.json");
+  for (const auto& side : manifest_.side_files()) {
+    side_file(side.name()); // what is copied later is whole
+  }
   layout.sharded = manifest_.model().sharded();
   for (const auto& file : manifest_.model().files()) {
     HfFileLayout entry{file.name(), {}, {file.metadata().begin(), file.metadata().end()}};
@@ -270,13 +289,7 @@ void CheckpointReader::verify() const {
     }
   }
   for (const auto& side : manifest_.side_files()) {
-    const std::string text = read_file(folder_ / side.name());
-    if (static_cast<int64_t>(text.size()) != side.bytes() ||
-        checksum(std::as_bytes(std::span(text))) != side.checksum()) {
-      throw UserError(
-          "{}: the file does not match its checksum; it was changed or damaged",
-          (folder_ / side.name()).string());
-    }
+    side_file(side.name());
   }
 }
 

@@ -36,9 +36,10 @@ class CheckpointReader {
   const CheckpointInfo& info() const {
     return manifest_.info();
   }
-  /// The config of the run that wrote it, as YAML.
+  /// The config of the run that wrote it, as YAML. UserError where the file is damaged.
   std::string config_text() const;
-  /// The layout that an export writes; its small files come from this checkpoint.
+  /// The layout that an export writes; its small files come from this checkpoint. UserError where
+  /// one of them is missing or damaged.
   HfFolderLayout model_layout() const;
 
   /// UserError listing at once every state that is missing, unexpected, or of another shape or
@@ -59,6 +60,8 @@ class CheckpointReader {
   void verify() const;
 
  private:
+  /// A small file's text, verified.
+  std::string side_file(const std::filesystem::path& name) const;
   void read_piece(
       const CheckpointManifest::Tensor& tensor,
       const CheckpointManifest::Piece& piece,

@@ -137,6 +137,17 @@ TEST_F(CheckpointDamage, FilesThatShrinkWhileReading) {
       HasSubstr("cut short"));
 }
 
+TEST_F(CheckpointDamage, SmallFilesAreVerifiedBeforeTheyAreUsed) {
+  const CheckpointReader reader(folder());
+  put(folder() / "config.yaml", "training:\n  seed: 43\n");
+  EXPECT_THAT(
+      message_of<UserError>([&] { reader.config_text(); }),
+      AllOf(HasSubstr("config.yaml"), HasSubstr("checksum")));
+  fs::remove(folder() / "model/config.json");
+  EXPECT_THAT(
+      message_of<UserError>([&] { reader.model_layout(); }), HasSubstr("model/config.json"));
+}
+
 TEST_F(CheckpointDamage, NoCheckpointAtAll) {
   EXPECT_THAT(
       open_failure(output_.path()),

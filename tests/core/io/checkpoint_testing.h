@@ -38,24 +38,21 @@ inline std::vector<StateDeclaration> sample_states() {
   return states;
 }
 
-/// The bytes of an element: a finite number of its type, different for every place and step.
-inline uint32_t element(const StateDeclaration& state, int64_t index, int64_t step) {
-  const size_t place = std::hash<std::string>()(state.name + state.state);
-  const uint32_t mixed =
-      static_cast<uint32_t>(place * 31 + static_cast<size_t>(index * 7919 + step * 104729)) *
-      2654435761U;
-  return state.dtype == StoredDtype::F32 ? mixed & 0xBFFFFFFFU : mixed >> 16 & 0xBFFFU;
-}
-
+/// Elements [begin, end) of a state at a step: finite numbers of its type, different for every place
+/// and step.
 inline std::vector<std::byte> elements(
     const StateDeclaration& state,
     int64_t begin,
     int64_t end,
     int64_t step) {
   const size_t width = static_cast<size_t>(bits_per_element(state.dtype)) / 8;
+  const size_t place =
+      31 * std::hash<std::string>()(state.name + state.state) + 104729 * static_cast<size_t>(step);
   std::vector<std::byte> bytes(static_cast<size_t>(end - begin) * width);
   for (int64_t i = begin; i < end; ++i) {
-    const uint32_t value = element(state, i, step);
+    const auto mixed = static_cast<uint32_t>(place + 7919 * static_cast<size_t>(i)) * 2654435761U;
+    const uint32_t value =
+        state.dtype == StoredDtype::F32 ? mixed & 0xBFFFFFFFU : mixed >> 16 & 0xBFFFU;
     std::memcpy(bytes.data() + static_cast<size_t>(i - begin) * width, &value, width);
   }
   return bytes;
