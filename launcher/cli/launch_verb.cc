@@ -6,6 +6,7 @@
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/launch/job.h>
 #include <palimpsest/launcher/launch/supervisor.h>
+#include <palimpsest/parallel/comm/mpi.h>
 
 #include <CLI/CLI.hpp>
 
@@ -74,7 +75,11 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
         (arguments[0] == "train" ? output_of_training(arguments) : std::filesystem::path()) /
         "logs";
   }
-  launch.use_mpirun = !options.no_mpirun;
+  if (options.no_mpirun) {
+    launch.no_mpirun = "--no-mpirun";
+  } else if (!has_mpi()) {
+    launch.no_mpirun = "built without MPI";
+  }
   launch.grace = std::chrono::seconds(options.grace);
   launch.command = {std::filesystem::read_symlink("/proc/self/exe").string()};
   launch.command.insert(launch.command.end(), arguments.begin(), arguments.end());

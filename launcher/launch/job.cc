@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kLastWords{2}; // of the ranks that did not fail first
+constexpr seconds kLastWords{1}; // of the ranks that did not fail first
 constexpr seconds kEndOfMpirun{3};
 constexpr seconds kBetweenKills{2};
 constexpr int kKills = 3;

@@ -9,7 +9,7 @@
 // - SIGTERM, SIGINT, SIGHUP or SIGUSR1 to the launcher asks all ranks to stop (SIGTERM to each); they
 //   have options.grace to save and end, then they are killed. A second one, more than half
 //   a second after the first, ends all at once.
-// - A rank that fails ends the job: the others have two seconds to say what they see, then they are
+// - A rank that fails ends the job: the others have a second to say what they see, then they are
 //   killed.
 // - A launcher that is killed takes its ranks along (spawn.h, lifeline.h).
 

@@ -183,8 +183,8 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
                                                  : ", --include " + options.include;
     plan.visible_devices = devices_of(plan, environment);
   }
-  plan.mpirun.description = "--no-mpirun";
-  if (options.use_mpirun) {
+  plan.mpirun.description = options.no_mpirun;
+  if (options.no_mpirun.empty()) {
     plan.mpirun = find_mpirun(environment);
   }
   return plan;

@@ -24,7 +24,8 @@ struct LaunchOptions {
   std::string include; // filters of the hostfile (host_list.h)
   std::string exclude;
   int port = 0; // 0: MASTER_PORT, else a free one
-  bool use_mpirun = true; // where there is one that we know
+  /// Why mpirun is not to be used; empty: it is, where there is one that we know.
+  std::string no_mpirun;
   std::filesystem::path log_folder;
   /// How long ranks may take to save and end once they were asked to.
   std::chrono::seconds grace{120};

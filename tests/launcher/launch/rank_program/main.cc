@@ -149,13 +149,13 @@ int run_launcher(const std::string& self, const Steps& words) {
   LaunchOptions options;
   options.ranks = std::stoi(words.at(0));
   options.log_folder = words.at(1);
-  options.use_mpirun = false;
+  options.no_mpirun = "not asked for";
   options.command = {self, "rank"};
   options.as_rank = {"--as-rank"};
   for (size_t i = 2; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "--mpirun") {
-      options.use_mpirun = true;
+      options.no_mpirun.clear();
     } else if (word.starts_with("--grace=")) {
       options.grace = std::chrono::seconds(std::stoi(word.substr(8)));
     } else if (word.starts_with("--port=")) {
