@@ -12,6 +12,7 @@
 #include <exception>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace palimpsest {
 
@@ -45,13 +46,15 @@ class Collective final : public Request {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-/// Whether a transfer is done can only be learnt by waiting for it, so a thread does.
-class Transfer final : public Request {
+/// Whether transfers are done can only be learnt by waiting for them, so a thread does.
+class Transfers final : public Request {
  public:
-  explicit Transfer(c10::intrusive_ptr<c10d::Work> work) {
-    std::thread([state = state_, work = std::move(work)] {
+  explicit Transfers(std::vector<c10::intrusive_ptr<c10d::Work>> works) {
+    std::thread([state = state_, works = std::move(works)] {
       try {
-        work->wait(kNeverTimeout);
+        for (const c10::intrusive_ptr<c10d::Work>& work : works) {
+          work->wait(kNeverTimeout);
+        }
       } catch (const std::exception&) {
         state->error = std::current_exception();
       }
@@ -99,6 +102,28 @@ class GlooEngine final : public C10dEngine {
     return "gloo";
   }
 
+  /// From each peer to its place: c10d's own gathers into a second whole first.
+  std::unique_ptr<Request> all_gather(const at::Tensor& mine, const at::Tensor& whole) override {
+    constexpr int kTag = 1; // apart from sends and receives
+    const int rank = backend_->getRank();
+    const int size = backend_->getSize();
+    const int64_t n = mine.numel();
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    for (int step = 1; step < size; ++step) {
+      const int from = (rank + size - step) % size;
+      std::vector<at::Tensor> arriving{whole.narrow(0, from * n, n)};
+      std::vector<at::Tensor> leaving{mine};
+      works.push_back(backend_->recv(arriving, from, kTag));
+      works.push_back(backend_->send(leaving, (rank + step) % size, kTag));
+    }
+    auto request = std::make_unique<Transfers>(std::move(works));
+    const at::Tensor place = whole.narrow(0, rank * n, n);
+    if (place.const_data_ptr() != mine.const_data_ptr()) {
+      place.copy_(mine);
+    }
+    return request;
+  }
+
   std::shared_ptr<Engine> split(const std::vector<int>& members, int place, const std::string& name)
       override {
     return gloo_engine(
@@ -126,7 +151,7 @@ class GlooEngine final : public C10dEngine {
     return std::make_unique<Collective>(std::move(work));
   }
   std::unique_ptr<Request> transfer(c10::intrusive_ptr<c10d::Work> work) override {
-    return std::make_unique<Transfer>(std::move(work));
+    return std::make_unique<Transfers>(std::vector{std::move(work)});
   }
 
  private:
