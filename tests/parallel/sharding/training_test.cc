@@ -121,6 +121,7 @@ class Training {
       for (int own = 0; own < job_.micro_batches(); ++own) {
         batches.push_back(micro_batch(step, own * layout_.mesh.data() + groups_.data_rank()));
       }
+      memory_.reset_peaks();
       const StepOutcome result = executor.run(
           plans_.front(),
           job_,
@@ -131,7 +132,7 @@ class Training {
            .clip = [](double found) { return clip_factor(found, 0.5); }});
       outcome.losses.push_back(result.loss_sum);
       outcome.norms.push_back(result.grad_norm);
-      EXPECT_EQ(memory_.usage(Category::kGradients).live, 0);
+      expect_planned_bytes();
     }
     outcome.parameters = whole_parameters();
     return outcome;
@@ -162,8 +163,18 @@ class Training {
     PlanOptions options{.window = layout_.window};
     options.segments = find_policy(layout_.policy).decide(job_.model(), {});
     Plans plans = compose(job_, find_schedule("1f1b"), options);
-    simulate(plans, job_);
+    report_ = simulate(plans, job_);
     return plans;
+  }
+
+  /// What is gathered goes when the plan says, and whole gradients too.
+  void expect_planned_bytes() const {
+    using enum PlanCategory;
+    const auto& planned = report_.ranks.front().category[TierId::kDevice];
+    EXPECT_EQ(memory_.usage(Category::kParameters).peak, planned[kParam] + planned[kParamShard]);
+    EXPECT_LE(memory_.usage(Category::kGradients).peak, planned[kGradBuffer] + planned[kGradShard]);
+    EXPECT_LE(memory_.usage(Category::kOptimizer).peak, planned[kOptimizerState]);
+    EXPECT_EQ(memory_.usage(Category::kGradients).live, 0);
   }
 
   at::Tensor whole_parameters() {
@@ -185,6 +196,7 @@ class Training {
   Chain chain_;
   ShardedParamStore store_;
   Job job_;
+  PlanReport report_;
   Plans plans_;
 };
 
