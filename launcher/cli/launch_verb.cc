@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/loader.h>
+#include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/launch/job.h>
@@ -9,6 +10,7 @@
 #include <palimpsest/parallel/comm/mpi.h>
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -62,10 +64,42 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
   std::exit(run_program(static_cast<int>(all.size()), all.data())); // its errors are printed
 }
 
-void launch(LaunchVerbOptions options, const RankArguments& arguments) {
-  if (arguments.empty() || arguments[0] == "launch") {
+/// What stands behind the options of `launch`: a verb of the program and its arguments.
+RankArguments rank_arguments(const CLI::App& launch) {
+  for (const CLI::App* verb : launch.get_subcommands()) {
+    RankArguments arguments = {verb->get_name()};
+    const std::vector<std::string> rest = verb->remaining();
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    return arguments;
+  }
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : launch.get_subcommands({})) {
+    verbs.push_back(verb->get_name());
+  }
+  const std::vector<std::string> words = launch.remaining();
+  if (words.empty()) {
     throw UserError("launch: what shall the ranks do? As in: launch -n 4 train run.yaml");
   }
+  throw UserError(
+      "launch: ranks cannot do '{}'{}; there are {}",
+      words[0],
+      did_you_mean(words[0], verbs),
+      fmt::join(verbs, ", "));
+}
+
+/// The program's verbs once more, below `launch`, where each takes its arguments as they are. (For
+/// the library a verb's name ends the arguments of `launch`.)
+void add_rank_verbs(const CLI::App& program, CLI::App& launch) {
+  for (const CLI::App* verb : program.get_subcommands({})) {
+    if (verb != &launch) {
+      CLI::App* ours = launch.add_subcommand(verb->get_name())->group("");
+      ours->set_help_flag();
+      ours->prefix_command();
+    }
+  }
+}
+
+void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   if (options.as_rank) {
     run_as_rank(arguments);
   }
@@ -120,7 +154,8 @@ void add_launch_verb(CLI::App& program) {
       examples("palimpsest launch -n 4 train run.yaml\n"
                "palimpsest launch -n 2 --no-mpirun train run.yaml training.steps=100\n"
                "palimpsest launch --hostfile hosts.txt --include w0:0,2 --dry-run train run.yaml"));
-  verb->callback([options, verb] { launch(*options, verb->remaining()); });
+  add_rank_verbs(program, *verb);
+  verb->callback([options, verb] { launch(*options, rank_arguments(*verb)); });
 }
 
 } // namespace palimpsest

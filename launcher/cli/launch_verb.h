@@ -8,7 +8,7 @@ class App;
 
 namespace palimpsest {
 
-/// Adds the verb.
+/// Adds the verb. The last to be added: ranks can do what the verbs before it do.
 void add_launch_verb(CLI::App& program);
 
 } // namespace palimpsest

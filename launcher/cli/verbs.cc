@@ -11,10 +11,10 @@ namespace palimpsest {
 void register_verbs(CLI::App& program) {
   add_train_verb(program);
   add_plan_verb(program);
-  add_launch_verb(program);
   add_export_verb(program);
   add_inspect_verb(program);
   add_config_verb(program);
+  add_launch_verb(program);
 }
 
 std::string examples(const std::string& lines) {

@@ -219,8 +219,7 @@ class Job {
           std::max(1, exit_code_of(mpirun_status_)));
     }
     if (stopped_) {
-      throw Error(
-          "stopped on request, and saved; the same command goes on from there", kStoppedExitCode);
+      throw Error("all ranks have stopped on request", kStoppedExitCode);
     }
   }
 

@@ -144,7 +144,7 @@ TEST_P(Launch, SignalsAskAllRanksToStop) {
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(log(rank), "saved\n");
     }
-    EXPECT_THAT(last_line(err()), HasSubstr("stopped on request"));
+    EXPECT_THAT(last_line(err()), HasSubstr("have stopped on request"));
     std::filesystem::remove_all(folder_ / "logs");
     for (int rank = 0; rank < 3; ++rank) {
       std::filesystem::remove(folder_ / std::to_string(rank));
