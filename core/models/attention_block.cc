@@ -21,7 +21,8 @@ enum DropoutCall : uint32_t { kProbabilities, kResidual };
 /// The parts of a fused [B,T,heads + 2 kv_heads,D] tensor, as views.
 struct Heads {
   Heads(const at::Tensor& qkv, const at::Tensor& x, const AttentionShape& shape)
-      : all(qkv.view({x.size(0), x.size(1), -1, shape.head_dim})),
+      : all(qkv.view(
+            {x.size(0), x.size(1), shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim})),
         rotated(all.narrow(2, 0, shape.num_heads + shape.num_kv_heads)),
         q(all.narrow(2, 0, shape.num_heads)), k(all.narrow(2, shape.num_heads, shape.num_kv_heads)),
         v(all.narrow(2, shape.num_heads + shape.num_kv_heads, shape.num_kv_heads)) {}
@@ -126,7 +127,7 @@ ForwardResult AttentionBlock::forward(
   }
   if (wanted) {
     result.values = {project_residual(
-        attention.out.view({rows.size(0), -1}),
+        attention.out.view({rows.size(0), shape_.num_heads * shape_.head_dim}),
         weights_.output,
         weights_.output_bias,
         x,
@@ -178,7 +179,9 @@ at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
   {
     const at::Tensor branch = as_rows(
         branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, kResidual, context)));
-    jobs_.linear(branch, attended.view({branch.size(0), -1}), weights.output, weights.output_bias);
+    const int64_t width = shape.num_heads * shape.head_dim;
+    jobs_.linear(
+        branch, attended.view({branch.size(0), width}), weights.output, weights.output_bias);
     dattended =
         kernels::linear_backward_input(branch, weights.output.view()).view(attended.sizes());
   }

@@ -68,6 +68,9 @@ int run_program(int count, const char* const* arguments) {
           "cannot write to standard output: the disk is full or the pipe closed");
     }
     return code;
+  } catch (const ExitCode& end) {
+    std::cout.flush();
+    return end.code();
   } catch (const Error& error) {
     std::fprintf(stderr, "palimpsest: %s\n", error.what());
     return error.exit_code();

@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/compose/planning.h>
 
+#include <palimpsest/core/plan/signature.h>
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
@@ -50,6 +51,10 @@ const PlanReport& PlanBook::report(int micro_batches) {
   return entry(micro_batches).report;
 }
 
+uint64_t PlanBook::signature(int micro_batches) {
+  return entry(micro_batches).signature;
+}
+
 PlanBook::Entry& PlanBook::entry(int micro_batches) {
   if (const auto known = entries_.find(micro_batches); known != entries_.end()) {
     return known->second;
@@ -65,8 +70,9 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   Job job(std::move(description));
   Plans plans = compose(job, find_schedule("1f1b"), options_);
   PlanReport report = simulate(plans, job);
+  const uint64_t signature = communication_hash(plans, job);
   auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));
-  return entries_.emplace(micro_batches, Entry{std::move(planned), std::move(report)})
+  return entries_.emplace(micro_batches, Entry{std::move(planned), std::move(report), signature})
       .first->second;
 }
 

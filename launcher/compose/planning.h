@@ -29,6 +29,8 @@ class PlanBook {
   /// Composed and verified once for each number of micro-batches.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
   const PlanReport& report(int micro_batches);
+  /// What ranks must agree on before they run it (core/plan/signature.h).
+  uint64_t signature(int micro_batches);
 
   const ModelCost& cost() const {
     return cost_;
@@ -41,6 +43,7 @@ class PlanBook {
   struct Entry {
     std::shared_ptr<const PlannedStep> planned;
     PlanReport report;
+    uint64_t signature = 0;
   };
   Entry& entry(int micro_batches);
 

@@ -25,7 +25,9 @@ class Ranks {
     std::function<bool()> stop_requested = {}; ///< asked at each step's border
   };
 
-  Ranks() = default;
+  /// A single process.
+  explicit Ranks(Here here) : here_(std::move(here)) {}
+  Ranks() : Ranks(Here()) {}
   /// `world` outlives the ranks.
   Ranks(Communicator& world, Here here)
       : world_(&world), rank_(world.rank()), size_(world.size()), here_(std::move(here)) {}

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <random>
+#include <span>
 
 namespace palimpsest {
 namespace {
@@ -137,15 +138,51 @@ TEST(Layouts, EveryLayoutTrainsAsOneProcess) {
 // in every epoch.
 TEST(Layouts, RanksWithoutSamplesTakePart) {
   const TestFolder folder;
-  std::string config = yaml(folder);
+  const std::string config = yaml(folder);
   std::ofstream(folder / "text.txt") << std::string(5 * 17, 'x');
-  const std::vector<std::string> overrides = {
-      "training.global_batch_size=4", "training.steps=4", "training.reproducible=true"};
-  const Finished plain = testing::train(config, folder, overrides);
-  for (const int zero : {0, 2, 3}) {
-    std::vector<std::string> all = overrides;
-    all.push_back(fmt::format("parallel.zero={}", zero));
-    const Finished found = testing::train_on(4, config, folder, all);
+  for (const char* compute : {"fp32", "bf16"}) {
+    for (const char* tape : {"full", "lean"}) {
+      const std::vector<std::string> overrides = {
+          "training.global_batch_size=4",
+          "training.steps=4",
+          "training.reproducible=true",
+          fmt::format("precision.compute={}", compute),
+          fmt::format("activation_checkpointing.tape={}", tape)};
+      const Finished plain = testing::train(config, folder, overrides);
+      for (const int zero : {0, 2, 3}) {
+        std::vector<std::string> all = overrides;
+        all.push_back(fmt::format("parallel.zero={}", zero));
+        all.push_back(fmt::format("activation_checkpointing={}", zero == 2 ? "full" : "none"));
+        const Finished found = testing::train_on(4, config, folder, all);
+        EXPECT_EQ(found.records.losses(), plain.records.losses()) << compute << tape << zero;
+        EXPECT_EQ(found.parameters, plain.parameters) << compute << tape << zero;
+      }
+    }
+  }
+}
+
+// One sample for four ranks, of features.
+TEST(Layouts, RanksWithoutSamplesOfAnMlpTakePart) {
+  const TestFolder folder;
+  const TensorDeclaration inputs{"inputs", StoredDtype::F32, {1, 3}};
+  const TensorDeclaration labels{"targets", StoredDtype::F32, {1, 2}};
+  SafetensorsWriter writer(folder / "data.safetensors", {inputs, labels});
+  const std::vector<float> numbers = {0.5F, -1, 2};
+  for (const StoredTensor& tensor : writer.tensors()) {
+    writer.write(
+        tensor.name, std::as_bytes(std::span(numbers)).first(static_cast<size_t>(tensor.bytes())));
+  }
+  writer.commit();
+  const std::string config = fmt::format(
+      R"(model: {{family: mlp, input_size: 3, output_size: 2, hidden_size: 5, num_hidden_layers: 2}}
+data: {{files: [{}], format: tensors}}
+training: {{steps: 3, global_batch_size: 4, micro_batch_size: 1, threads: 1, reproducible: true}}
+optimizer: {{learning_rate: 1e-2}}
+)",
+      folder / "data.safetensors");
+  const Finished plain = testing::train(config, folder);
+  for (const char* zero : {"parallel.zero=1", "parallel.zero=3"}) {
+    const Finished found = testing::train_on(4, config, folder, {zero});
     EXPECT_EQ(found.records.losses(), plain.records.losses()) << zero;
     EXPECT_EQ(found.parameters, plain.parameters) << zero;
   }

@@ -1,0 +1,144 @@
+#include <palimpsest/launcher/cli/rank_session.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/launch/threads.h>
+#include <palimpsest/parallel/comm/connect.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+class StatusObserver final : public Observer {
+ public:
+  explicit StatusObserver(RankStatus& status) : status_(status) {}
+  void op_begin(size_t index, const Op& op) override {
+    status_.set_place(
+        {.phase = to_text(op), .step = step_, .operation = static_cast<int64_t>(index)});
+  }
+  void step_end(const StepRecord& record) override {
+    step_ = record.step + 1;
+    status_.set_place({.phase = "between steps", .step = step_});
+  }
+
+ private:
+  RankStatus& status_;
+  int64_t step_ = 1;
+};
+
+WorldSettings world_settings(const RankEnvironment& environment, const RunConfig& config) {
+  WorldSettings settings;
+  settings.rank = environment.rank;
+  settings.world_size = environment.world_size;
+  settings.local_rank = environment.local_rank;
+  settings.backend = config.parallel().backend();
+  settings.address = environment.address;
+  settings.port = environment.port;
+  settings.listen_fd = environment.listen_fd;
+  settings.agent_store = environment.agent_store;
+  settings.attempt = environment.attempt;
+  settings.mpi_launched = environment.mpi_launched;
+  settings.timeout = std::chrono::seconds(config.parallel().timeout());
+  settings.checked = config.parallel().check_operations();
+  return settings;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// This rank's share of its host's processors, whoever has bound what. Collective.
+int fair_threads(Communicator& world) {
+  const std::string host = host_name();
+  const std::string mine =
+      host + "\n" + fmt::format("{}", fmt::join(allowed_processors(), " ")) + " ";
+  const std::vector<std::string> all = all_texts(world, mine);
+  std::vector<std::vector<int>> masks; // of this host's ranks
+  int place = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const size_t line = all[rank].find('\n');
+    if (all[rank].substr(0, line) != host) {
+      continue;
+    }
+    if (static_cast<int>(rank) == world.rank()) {
+      place = static_cast<int>(masks.size());
+    }
+    std::vector<int>& mask = masks.emplace_back();
+    const char* next = all[rank].data() + line + 1;
+    const char* end = all[rank].data() + all[rank].size();
+    for (int processor = 0; next < end; ++next) { // behind the blank
+      next = std::from_chars(next, end, processor).ptr;
+      mask.push_back(processor);
+    }
+  }
+  return threads_per_rank(masks, place);
+}
+
+} // namespace
+
+void add_rank_flags(CLI::App& verb, RankFlags& flags) {
+  const std::string group = "Ranks started by hand (launch, torchrun, mpirun and srun say this)";
+  verb.add_option("--rank", flags.rank, "This process's number, from 0")->group(group);
+  verb.add_option("--world-size", flags.world_size, "Number of ranks")->group(group);
+  verb.add_option("--local-rank", flags.local_rank, "Its number on this host")->group(group);
+  verb.add_option("--local-world-size", flags.local_world_size, "Ranks on this host")->group(group);
+  verb.add_option("--master-address", flags.address, "Host of rank 0")->group(group);
+  verb.add_option("--master-port", flags.port, "Port at which rank 0 listens")->group(group);
+}
+
+RankSession::RankSession(const RankFlags& flags, const RunConfig& config)
+    : environment_(detect_rank(current_environment(), flags)),
+      lifeline_(launchers_of(environment_)), status_(std::make_shared<RankStatus>()),
+      status_observer_(std::make_unique<StatusObserver>(*status_)) {
+  if (environment_.world_size > 1) {
+    WorldSettings settings = world_settings(environment_, config);
+    settings.status = status_;
+    world_ = connect(settings);
+  }
+}
+
+void RankSession::run(const std::function<void(Ranks& ranks)>& body) {
+  Ranks::Here here;
+  here.stop_requested = [this] { return stop_.requested(); };
+  if (world_ == nullptr) {
+    Ranks ranks(here);
+    return body(ranks);
+  }
+  here.ranks = environment_.local_world_size;
+  here.threads = fair_threads(*world_);
+  Ranks ranks(*world_, here);
+  try {
+    body(ranks);
+  } catch (const ExitCode&) {
+    throw;
+  } catch (const Error& error) {
+    if (ranks.failed_together()) {
+      if (ranks.leads()) {
+        throw;
+      }
+      // Launchers end all ranks at the first failure: rank 0 has the word before.
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      throw ExitCode(error.exit_code());
+    }
+    world_->abort(error.what());
+    throw Error(fmt::format("rank {}: {}", ranks.rank(), error.what()), error.exit_code());
+  } catch (const std::exception& error) {
+    world_->abort(error.what());
+    throw;
+  }
+}
+
+} // namespace palimpsest

@@ -1,0 +1,63 @@
+#pragma once
+
+// This process as one of the ranks of a run: found, connected, and ended as one of them.
+//
+//   RankSession session(flags, config);
+//   session.run([&](Ranks& ranks) {
+//     Run run(config, ranks);
+//     ...
+//   });
+//
+// An error that all ranks share is printed by rank 0 alone. One that a rank meets by itself ends the
+// others' communication, so that nobody waits for it.
+
+#include <palimpsest/core/config/run_config.pb.h>
+#include <palimpsest/core/contracts/communicator.h>
+#include <palimpsest/core/contracts/observer.h>
+#include <palimpsest/launcher/compose/ranks.h>
+#include <palimpsest/launcher/launch/lifeline.h>
+#include <palimpsest/launcher/launch/rank_environment.h>
+#include <palimpsest/launcher/launch/stop_request.h>
+#include <palimpsest/parallel/comm/rank_status.h>
+
+#include <functional>
+#include <memory>
+
+namespace CLI {
+class App;
+}
+
+namespace palimpsest {
+
+/// --rank, --world-size, --local-rank, --master-address, --master-port.
+void add_rank_flags(CLI::App& verb, RankFlags& flags);
+
+class RankSession {
+ public:
+  /// Finds out which rank this is and connects it to the others. UserError for contradictory flags
+  /// or variables; EnvironmentError where the others do not come.
+  RankSession(const RankFlags& flags, const RunConfig& config);
+
+  void run(const std::function<void(Ranks& ranks)>& body);
+
+  /// Tells the others where this rank is, if they should wait for it in vain.
+  Observer& status() {
+    return *status_observer_;
+  }
+  RankStatus& rank_status() {
+    return *status_;
+  }
+  const RankEnvironment& environment() const {
+    return environment_;
+  }
+
+ private:
+  RankEnvironment environment_;
+  StopRequest stop_;
+  Lifeline lifeline_;
+  std::shared_ptr<RankStatus> status_;
+  std::unique_ptr<Observer> status_observer_;
+  std::unique_ptr<Communicator> world_; // null for a single process
+};
+
+} // namespace palimpsest

@@ -1,0 +1,236 @@
+// Covers: launcher/compose/ranks.cc
+// Covers: launcher/compose/saved_states.cc
+// A run that is saved and goes on is the run that never stopped, bit for bit, on any layout.
+
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <random>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::AllOf;
+using testing::Finished;
+using ::testing::HasSubstr;
+using testing::TestFolder;
+using ::testing::ThrowsMessage;
+
+/// 21 samples in batches of 12 and 9, so that epochs end inside the run, one of them with the save.
+std::string yaml(const TestFolder& folder) {
+  std::mt19937 random(7);
+  std::string text;
+  for (int index = 0; index < 21 * 13; ++index) {
+    text += static_cast<char>('a' + random() % 26);
+  }
+  std::ofstream(folder / "text.txt") << text;
+  return fmt::format(
+      R"(model: {{family: llama, hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 4,
+  num_key_value_heads: 2, intermediate_size: 56, vocab_size: 256, dropout: 0.1}}
+data: {{files: [{}], format: text, sequence_length: 12}}
+training: {{steps: 10, global_batch_size: 12, micro_batch_size: 1, threads: 1, reproducible: true}}
+optimizer: {{learning_rate: 1e-2, weight_decay: 0.1, max_grad_norm: 1}}
+scheduler: {{name: cosine, warmup_steps: 3}}
+checkpoint: {{save_every: 5}}
+)",
+      folder / "text.txt");
+}
+
+/// How a run is laid out over ranks.
+struct Layout {
+  int ranks;
+  int zero;
+  int micro = 1;
+};
+
+std::vector<std::string> overrides(const Layout& layout, const std::string& compute) {
+  return {
+      fmt::format("parallel.zero={}", layout.zero),
+      fmt::format("training.micro_batch_size={}", layout.micro),
+      "precision.compute=" + compute};
+}
+
+std::vector<std::string> lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> found;
+  for (std::string line; std::getline(file, line);) {
+    found.push_back(line);
+  }
+  return found;
+}
+
+/// The bytes of every state of a checkpoint, by name and kind.
+std::map<std::string, std::string> states(const std::string& folder) {
+  const CheckpointReader reader(folder);
+  std::map<std::string, std::string> found;
+  for (const CheckpointManifest::Tensor& tensor : reader.manifest().tensors()) {
+    const StateDeclaration whole = declaration_of(tensor);
+    std::string bytes(static_cast<size_t>(whole.elements()) * 4, '\0');
+    if (whole.dtype == StoredDtype::BF16) {
+      bytes.resize(bytes.size() / 2);
+    }
+    reader.read(
+        whole.name, whole.state, 0, whole.elements(), std::as_writable_bytes(std::span(bytes)));
+    found[whole.name + " " + whole.state] = bytes;
+  }
+  return found;
+}
+
+/// Removes what came after step 5, as if the run had been killed then.
+void forget_after_five(const TestFolder& folder) {
+  std::filesystem::remove_all(folder / "run/step-00000010");
+  std::filesystem::remove_all(folder / "run/model");
+}
+
+// With one micro-batch per sample every layout gives the same bits, so the whole run of one process
+// is the measure for all: saved on one layout at step 5, gone on with on another.
+TEST(Resume, AnyLayoutGoesOnFromAnyOther) {
+  const std::vector<std::pair<Layout, Layout>> hops = {
+      {{1, 0}, {1, 0}},
+      {{4, 3}, {1, 0}},
+      {{4, 2}, {2, 3}},
+      {{3, 1}, {4, 3}},
+      {{4, 0}, {3, 2}},
+      {{2, 3}, {4, 1}},
+  };
+  for (const std::string compute : {"fp32", "bf16"}) {
+    const TestFolder folder;
+    const std::string config = yaml(folder);
+    const Finished whole = testing::train(config, folder, overrides({1, 0}, compute));
+    const auto expected = states(folder / "run/step-00000010");
+    const auto middle = states(folder / "run/step-00000005");
+    for (const auto& [before, after] : hops) {
+      SCOPED_TRACE(fmt::format(
+          "{}: {} ranks zero {} -> {} ranks zero {}",
+          compute,
+          before.ranks,
+          before.zero,
+          after.ranks,
+          after.zero));
+      testing::train_on(before.ranks, config, folder, overrides(before, compute));
+      EXPECT_EQ(states(folder / "run/step-00000005"), middle);
+      forget_after_five(folder);
+      const Finished rest =
+          testing::train_on(after.ranks, config, folder, overrides(after, compute), false);
+      ASSERT_EQ(rest.records.all.size(), 5U);
+      for (size_t step = 0; step < 5; ++step) {
+        const StepRecord& now = rest.records.all[step];
+        const StepRecord& then = whole.records.all[step + 5];
+        EXPECT_EQ(now.step, then.step);
+        EXPECT_EQ(now.loss, then.loss);
+        EXPECT_EQ(now.grad_norm, then.grad_norm);
+        EXPECT_EQ(now.learning_rate, then.learning_rate);
+      }
+      EXPECT_EQ(rest.parameters, whole.parameters);
+      EXPECT_EQ(states(folder / "run/step-00000010"), expected);
+      EXPECT_EQ(lines(folder / "run/metrics.jsonl").size(), 10U);
+    }
+  }
+}
+
+// Two samples a micro-batch instead of one: other sums, the same samples in the same steps.
+TEST(Resume, AnotherMicroBatchTakesUpTheSamplesWhereTheyWereLeft) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished whole = testing::train(config, folder, overrides({1, 0}, "fp32"));
+  forget_after_five(folder);
+  const Finished rest =
+      testing::train_on(2, config, folder, overrides({2, 2, 2}, "fp32"), /*anew=*/false);
+  ASSERT_EQ(rest.records.all.size(), 5U);
+  for (size_t step = 0; step < 5; ++step) {
+    const double loss = whole.records.all[step + 5].loss;
+    EXPECT_NEAR(rest.records.all[step].loss, loss, 1e-5 * loss);
+    EXPECT_EQ(rest.records.all[step].tokens, whole.records.all[step + 5].tokens);
+  }
+}
+
+TEST(Resume, AFinishedRunHasNothingLeftToDo) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished whole = testing::train(config, folder);
+  const Finished again = testing::train_on(1, config, folder, {}, /*anew=*/false);
+  EXPECT_TRUE(again.records.all.empty());
+  EXPECT_EQ(again.parameters, whole.parameters);
+  EXPECT_EQ(lines(folder / "run/metrics.jsonl").size(), 10U);
+}
+
+// The request comes while step 3 runs; all ranks stop before step 4, with a checkpoint of step 3.
+TEST(Resume, ARequestOnOneRankStopsAllAndSaves) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished whole = testing::train_on(2, config, folder, overrides({2, 2}, "fp32"));
+  std::filesystem::remove_all(folder / "run");
+  testing::on_ranks(2, [&](Communicator& world, MemoryContext&) {
+    int asked = 0;
+    const auto stop = [&] { return ++asked == 4 && world.rank() == 1; };
+    Ranks ranks(world, {.ranks = 2, .threads = 1, .stop_requested = stop});
+    palimpsest::Run run(testing::run_config(config, folder, overrides({2, 2}, "fp32")), ranks);
+    run.prepare();
+    EXPECT_FALSE(run.train({}));
+    EXPECT_EQ(run.position().step, 3);
+    EXPECT_EQ(run.checkpoint().filename(), "step-00000003");
+  });
+  const Finished rest =
+      testing::train_on(2, config, folder, overrides({2, 2}, "fp32"), /*anew=*/false);
+  EXPECT_EQ(rest.records.all.size(), 7U);
+  EXPECT_EQ(rest.parameters, whole.parameters);
+}
+
+TEST(Resume, WhatWouldChangeTheNumbersIsRefusedAndListed) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  testing::train(config, folder);
+  EXPECT_THAT(
+      [&] {
+        testing::train_on(
+            2, config, folder, {"optimizer.learning_rate=2e-2", "training.seed=7"}, false);
+      },
+      ThrowsMessage<Error>(AllOf(
+          HasSubstr("optimizer.learning_rate: 0.01 -> 0.02"),
+          HasSubstr("training.seed: 42 -> 7"),
+          HasSubstr("--allow-change"))));
+  forget_after_five(folder);
+  testing::on_ranks(2, [&](Communicator& world, MemoryContext&) {
+    Ranks ranks(world, {.ranks = 2, .threads = 1});
+    palimpsest::Run run(
+        testing::run_config(config, folder, {"optimizer.learning_rate=2e-2"}), ranks);
+    run.prepare(/*allow_change=*/true);
+    testing::Records records;
+    run.train({&records});
+    ASSERT_EQ(records.all.size(), 5U);
+    EXPECT_NEAR(records.all[0].learning_rate, 2e-2 * 0.5 * (1 + std::cos(M_PI * 2 / 7)), 1e-9);
+  });
+  std::ofstream(folder / "text.txt", std::ios::app) << std::string(100, 'x');
+  EXPECT_THAT(
+      [&] { testing::train_on(1, config, folder, {"optimizer.learning_rate=2e-2"}, false); },
+      ThrowsMessage<Error>(HasSubstr("samples an epoch")));
+}
+
+// A failure of one rank is everybody's, named once.
+TEST(Resume, AnErrorOfOneRankEndsAll) {
+  std::vector<std::string> messages(3);
+  testing::on_ranks(3, [&](Communicator& world, MemoryContext&) {
+    Ranks ranks(world, {.ranks = 3});
+    try {
+      ranks.together([] {});
+      EXPECT_FALSE(ranks.failed_together());
+      ranks.together([&] {
+        if (world.rank() == 1) {
+          throw UserError("no file x");
+        }
+      });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 2);
+      EXPECT_TRUE(ranks.failed_together());
+      messages[static_cast<size_t>(world.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(messages, ::testing::Each(std::string("rank 1: no file x")));
+}
+
+} // namespace
+} // namespace palimpsest
