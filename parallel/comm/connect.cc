@@ -253,7 +253,7 @@ void validate(const WorldSettings& settings) {
 
 } // namespace
 
-std::unique_ptr<Communicator> connect(const WorldSettings& settings) {
+std::unique_ptr<Communicator> connect(const WorldSettings& settings) try {
   validate(settings);
   auto heartbeat = std::make_shared<Heartbeat>(
       settings.rank, settings.status ? settings.status : std::make_shared<RankStatus>());
@@ -280,6 +280,15 @@ std::unique_ptr<Communicator> connect(const WorldSettings& settings) {
       {.timeout = settings.timeout},
       std::move(heartbeat));
   return settings.checked ? checked(std::move(world)) : std::move(world);
+} catch (const Error&) {
+  throw;
+} catch (const std::exception& error) {
+  // Of a library: most likely who holds the store ended while ranks met.
+  throw EnvironmentError(
+      "rank {} of {} lost the others while they met; the first of them to end says why.\n{}",
+      settings.rank,
+      settings.world_size,
+      message_of(error));
 }
 
 } // namespace palimpsest

@@ -80,8 +80,7 @@ class EngineAction final : public Ticket::Action {
     Clock::time_point deadline = Clock::now() + group_->settings.timeout;
     while (!heartbeat().ended() && !poll()) {
       if (Clock::now() > deadline) {
-        deadline = Clock::now() + group_->settings.timeout;
-        give_up_unless_somebody_works_long();
+        deadline = Clock::now() + more_time();
       }
       patience.pause();
     }
@@ -127,7 +126,7 @@ class EngineAction final : public Ticket::Action {
         return;
       }
     } catch (const std::exception& error) {
-      reason = fmt::format("the other ranks cannot be asked: {}", error.what());
+      reason = fmt::format("the other ranks cannot be asked: {}", message_of(error));
     }
     heartbeat().end(fmt::format(
         "{} of {} failed on rank {}: {}\n{} says: {}",
@@ -139,25 +138,30 @@ class EngineAction final : public Ticket::Action {
         library_says));
   }
 
-  void give_up_unless_somebody_works_long() {
+  /// The time has come: how much more there is since a peer has been in declared long work. None:
+  /// the world ends.
+  std::chrono::milliseconds more_time() {
+    const std::chrono::milliseconds timeout = group_->settings.timeout;
     std::string reason;
     try {
-      if (heartbeat().long_work_among(place_.ranks)) {
-        return;
+      const auto since = heartbeat().since_long_work(place_.ranks);
+      if (since && *since < timeout) {
+        return timeout - *since;
       }
       reason = heartbeat().explain(place_);
     } catch (const std::exception& error) {
-      reason = fmt::format("the other ranks cannot be asked: {}", error.what());
+      reason = fmt::format("the other ranks cannot be asked: {}", message_of(error));
     }
     if (!poll()) {
       heartbeat().end(fmt::format(
           "{} of {} was not done within {} s on rank {}: {}",
           what_,
           group_->describe(),
-          std::chrono::duration<double>(group_->settings.timeout).count(),
+          std::chrono::duration<double>(timeout).count(),
           heartbeat().rank(),
           reason));
     }
+    return timeout;
   }
 
   [[noreturn]] void fail(const std::string& reason) {

@@ -112,7 +112,7 @@ std::vector<Heartbeat::Seen> Heartbeat::watch(const std::vector<int>& ranks) {
     first[rank] = board_->get(beat_key(rank)).value_or("");
   }
   std::vector<Seen> result;
-  for (int round = 1; round <= kIntervalsToDie; ++round) {
+  for (int round = 1; round <= kIntervalsToDie && !first.empty(); ++round) {
     std::this_thread::sleep_for(interval_);
     for (auto entry = first.begin(); entry != first.end();) {
       const auto& [rank, before] = *entry;
@@ -134,21 +134,26 @@ std::vector<Heartbeat::Seen> Heartbeat::watch(const std::vector<int>& ranks) {
   return result;
 }
 
-bool Heartbeat::long_work_among(const std::vector<int>& ranks) {
+std::optional<std::chrono::milliseconds> Heartbeat::since_long_work(const std::vector<int>& ranks) {
   if (board_ == nullptr) {
-    return false;
+    return std::nullopt;
   }
-  // Only those that say so are watched for life.
-  std::vector<int> working;
+  // Only those that had any are watched for life.
+  std::vector<int> workers;
   for (const int rank : ranks) {
     const std::string text = board_->get(beat_key(rank)).value_or("");
-    if (!text.empty() && !decode_report(text.substr(text.find(' '))).long_work.empty()) {
-      working.push_back(rank);
+    if (!text.empty() && decode_report(text.substr(text.find(' '))).since_long_work >= 0) {
+      workers.push_back(rank);
     }
   }
-  return std::ranges::any_of(watch(working), [](const Seen& seen) {
-    return seen.alive && !seen.report->long_work.empty();
-  });
+  std::optional<std::chrono::milliseconds> shortest;
+  for (const Seen& seen : watch(workers)) {
+    if (seen.alive) {
+      const std::chrono::milliseconds since(seen.report->since_long_work);
+      shortest = std::min(shortest.value_or(since), since);
+    }
+  }
+  return shortest;
 }
 
 std::string Heartbeat::explain(const OperationPlace& operation) {

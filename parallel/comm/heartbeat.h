@@ -76,8 +76,9 @@ class Heartbeat {
   /// Asks the board now, not at the next beat, whether a peer has ended the world.
   bool ask_whether_ended();
 
-  /// Whether one of these ranks has declared long work and lives. Takes some intervals.
-  bool long_work_among(const std::vector<int>& ranks);
+  /// How long ago the last declared long work among these ranks ended, of those that live; zero: it
+  /// goes on. Takes some intervals where there was any.
+  std::optional<std::chrono::milliseconds> since_long_work(const std::vector<int>& ranks);
 
   /// Which ranks are not at the same operation and where they are, or which are dead: a sentence
   /// without a full stop. Takes some intervals.

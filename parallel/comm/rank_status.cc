@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <utility>
 
 namespace palimpsest {
@@ -26,7 +27,7 @@ void RankStatus::begin_long_work(std::string what, std::chrono::steady_clock::ti
   const std::lock_guard lock(mutex_);
   if (long_works_++ == 0) {
     report_.long_work = std::move(what);
-    long_work_limit_ = limit;
+    long_work_end_ = limit;
   }
 }
 
@@ -34,14 +35,20 @@ void RankStatus::end_long_work() {
   const std::lock_guard lock(mutex_);
   if (--long_works_ == 0) {
     report_.long_work.clear();
+    long_work_end_ = std::min(*long_work_end_, std::chrono::steady_clock::now());
   }
 }
 
 RankStatus::Report RankStatus::report() const {
   const std::lock_guard lock(mutex_);
   Report report = report_;
-  if (std::chrono::steady_clock::now() > long_work_limit_) {
-    report.long_work.clear();
+  if (long_work_end_) {
+    const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(
+        std::chrono::steady_clock::now() - *long_work_end_);
+    report.since_long_work = std::max<int64_t>(since.count(), 0);
+    if (since.count() > 0) {
+      report.long_work.clear();
+    }
   }
   return report;
 }
@@ -53,6 +60,7 @@ std::string encode(const RankStatus::Report& report) {
       {"operation", report.place.operation},
       {"waiting_for", report.waiting_for},
       {"long_work", report.long_work},
+      {"since_long_work", report.since_long_work},
       {"issued", report.issued}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -64,6 +72,7 @@ RankStatus::Report decode_report(const std::string& text) {
           {.phase = json.at("phase"), .step = json.at("step"), .operation = json.at("operation")},
       .waiting_for = json.at("waiting_for"),
       .long_work = json.at("long_work"),
+      .since_long_work = json.at("since_long_work"),
       .issued = json.at("issued")};
 }
 

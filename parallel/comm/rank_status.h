@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace palimpsest {
 
@@ -31,7 +32,8 @@ class RankStatus {
   struct Report {
     Place place;
     std::string waiting_for; // "all_gather 17 of 'shard'"; empty: it computes
-    std::string long_work; // empty: none declared
+    std::string long_work; // empty: none declared now
+    int64_t since_long_work = -1; // ms since the last ended; 0: it goes on; -1: there was none
     std::map<std::string, int64_t> issued; // operations, by group
   };
 
@@ -51,10 +53,11 @@ class RankStatus {
   mutable std::mutex mutex_;
   Report report_;
   int long_works_ = 0;
-  std::chrono::steady_clock::time_point long_work_limit_;
+  std::optional<std::chrono::steady_clock::time_point> long_work_end_; // its limit while it goes on
 };
 
-/// Declares work during which peers that wait for this rank do not time out: tokenising, saving.
+/// Declares work during which peers that wait for this rank do not time out: tokenising, saving. For
+/// them a time limit begins when the work has ended.
 class ScopedLongWork {
  public:
   /// `at_most`: work that takes longer counts as hung.

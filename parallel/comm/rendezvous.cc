@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/parallel/comm/engine.h>
 
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <netdb.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -133,6 +135,12 @@ bool is_loopback(const std::string& address) {
 }
 
 Store meet(const MeetingPoint& point) {
+  // Whatever fails is thrown, and told once by whoever catches it; LibTorch prints it too, with
+  // stacks, from every thread.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    constexpr int kFatal = 3;
+    FLAGS_caffe2_log_level = kFatal;
+  }
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;
   options.timeout = point.timeout;

@@ -178,7 +178,7 @@ TEST(Connect, DeclaredLongWorkIsWaitedForAndAHungRankIsNot) {
   const auto start = std::chrono::steady_clock::now();
   const auto results = on_ranks(3, [&](int rank) {
     WorldSettings settings = settings_of(rank, 3, port);
-    settings.timeout = Milliseconds(150);
+    settings.timeout = Milliseconds(400);
     settings.status = std::make_shared<RankStatus>();
     const auto world = connect(settings);
     if (rank == 0) {
@@ -188,7 +188,7 @@ TEST(Connect, DeclaredLongWorkIsWaitedForAndAHungRankIsNot) {
     world->barrier().wait();
     if (rank == 1) {
       settings.status->set_place({.phase = "forward block 3", .step = 3, .operation = 12});
-      std::this_thread::sleep_for(Milliseconds(1000));
+      std::this_thread::sleep_for(Milliseconds(2500));
     }
     world->barrier().wait();
     return "no error";

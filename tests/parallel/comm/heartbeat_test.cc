@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::chrono::milliseconds kInterval{10};
+constexpr std::chrono::milliseconds kInterval{30};
 
 /// A board that ranks as threads share, and that can be taken away.
 struct Wall {
@@ -122,14 +122,18 @@ TEST_F(HeartbeatTest, ALostBoardEndsTheWorld) {
   EXPECT_EQ(ranks_[1]->reason(), "rank 0 has ended");
 }
 
-TEST_F(HeartbeatTest, LongWorkCountsOnlyWhileItsRankLives) {
-  EXPECT_FALSE(ranks_[0]->long_work_among({1, 2}));
-  const ScopedLongWork work(ranks_[1]->status(), "tokenising");
-  std::this_thread::sleep_for(5 * kInterval);
-  EXPECT_TRUE(ranks_[0]->long_work_among({1, 2}));
-  EXPECT_FALSE(ranks_[0]->long_work_among({2}));
+TEST_F(HeartbeatTest, LongWorkCountsWhileItsRankLives) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(ranks_[0]->since_long_work({1, 2}), std::nullopt);
+  {
+    const ScopedLongWork work(ranks_[1]->status(), "tokenising");
+    wait_until([&] { return ranks_[0]->since_long_work({1, 2}) == milliseconds(0); });
+    EXPECT_EQ(ranks_[0]->since_long_work({2}), std::nullopt);
+  }
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_GE(ranks_[0]->since_long_work({1, 2}), milliseconds(50));
   ranks_[1]->stop();
-  EXPECT_FALSE(ranks_[0]->long_work_among({1, 2}));
+  EXPECT_EQ(ranks_[0]->since_long_work({1, 2}), std::nullopt);
 }
 
 TEST_F(HeartbeatTest, ManyMissingRanksAreCounted) {
@@ -146,7 +150,7 @@ TEST_F(HeartbeatTest, ManyMissingRanksAreCounted) {
 TEST(Heartbeat, WithoutABoardNothingIsKnownOfOthers) {
   Heartbeat alone(0, std::make_shared<RankStatus>());
   EXPECT_EQ(alone.explain({"world", {0, 1}, 1}), "nothing is known of the other ranks");
-  EXPECT_FALSE(alone.long_work_among({1}));
+  EXPECT_EQ(alone.since_long_work({1}), std::nullopt);
   alone.end("why not");
   EXPECT_EQ(alone.reason(), "why not");
 }

@@ -28,20 +28,25 @@ TEST(RankStatus, SaysOnlyWhatItKnows) {
 
 TEST(RankStatus, LongWorkNestsAndEnds) {
   RankStatus status;
+  EXPECT_EQ(status.report().since_long_work, -1);
   {
     const ScopedLongWork outer(status, "saving");
     { const ScopedLongWork inner(status, "hashing"); }
     EXPECT_EQ(status.report().long_work, "saving");
+    EXPECT_EQ(status.report().since_long_work, 0);
     EXPECT_EQ(describe(status.report()), "at an unnamed place, in declared long work: saving");
   }
   EXPECT_EQ(status.report().long_work, "");
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_GE(status.report().since_long_work, 5);
 }
 
 TEST(RankStatus, LongWorkBeyondItsLimitIsNone) {
   RankStatus status;
   const ScopedLongWork work(status, "tokenising", std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(6));
   EXPECT_EQ(status.report().long_work, "");
+  EXPECT_GE(status.report().since_long_work, 5);
 }
 
 // Text from anywhere, such as a path in a phase, must not end the one that reports it.
