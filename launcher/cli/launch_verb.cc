@@ -12,7 +12,6 @@
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -61,7 +60,7 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
   for (const std::string& argument : arguments) {
     all.push_back(argument.c_str());
   }
-  std::exit(run_program(static_cast<int>(all.size()), all.data())); // its errors are printed
+  throw ExitCode(run_program(static_cast<int>(all.size()), all.data())); // its errors are printed
 }
 
 /// What stands behind the options of `launch`: a verb of the program and its arguments.

@@ -24,7 +24,7 @@ constexpr const char* kScreenVariables[] = {"PALIMPSEST_SCREEN_OUT", "PALIMPSEST
 constexpr size_t kPart = 4096;
 constexpr size_t kShownBytes = 16384;
 constexpr size_t kTailBytes = 8192;
-constexpr size_t kTailLines = 20;
+constexpr size_t kTailLines = 10;
 constexpr int kScreenMilliseconds = 2000;
 
 FileDescriptor open_log(const std::filesystem::path& path) {

@@ -65,7 +65,7 @@ class RankOutput {
   /// The screen's size has changed.
   void resize();
 
-  /// The last lines (at most 20) that a rank has written in this launch.
+  /// The last lines (at most 10) that a rank has written in this launch.
   std::string tail(int rank) const;
 
   /// Whether each line of `text` is among the last that went to the screen.

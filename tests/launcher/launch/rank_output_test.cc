@@ -79,14 +79,14 @@ TEST_F(Output, LogsGoOnAndTailsAreOfThisLaunch) {
   EXPECT_EQ(text_of(log_of(logs(), 1)), "yesterday\ntoday\n");
 }
 
-TEST_F(Output, TailsAreTheLastTwentyLines) {
+TEST_F(Output, TailsAreTheLastTenLines) {
   const RankOutput output(logs(), 2);
   as_rank(output, 1, [] {
     for (int i = 1; i <= 1000; ++i) {
       say(1, "line " + std::to_string(i) + "\n");
     }
   });
-  EXPECT_TRUE(output.tail(1).starts_with("line 981\n"));
+  EXPECT_TRUE(output.tail(1).starts_with("line 991\n"));
   EXPECT_TRUE(output.tail(1).ends_with("\nline 1000\n"));
 }
 
