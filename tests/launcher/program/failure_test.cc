@@ -1,0 +1,133 @@
+// Ranks that die or hang, requests to stop, and what goes on from there.
+
+#include <palimpsest/launcher/launch/stop_request.h>
+#include <palimpsest/tests/launcher/program/program_testing.h>
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <random>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+using testing::Starter;
+using testing::Words;
+
+class Failure : public testing::ProgramRanks {
+ protected:
+  /// A run that would take hours, with its first steps done.
+  pid_t start_long_run(Starter starter, int ranks, const Words& more = {}) {
+    const std::string config = golden_config("llama-tiny");
+    Words overrides = {
+        "training.steps=1000000", "training.global_batch_size=6", "checkpoint.save_every=1000000"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const pid_t process = train(starter, ranks, config, overrides);
+    EXPECT_TRUE(testing::eventually(40s, [&] { return metrics().size() > 3; })) << err();
+    return process;
+  }
+
+  /// The process that computes as a rank: the youngest of those that carry its number, since a rank
+  /// of mpirun may have a parent that watches over it.
+  pid_t rank_process(int rank) const {
+    pid_t youngest = 0;
+    for (const char* name : {"OMPI_COMM_WORLD_RANK=", "RANK="}) {
+      for (const std::string& line : testing::processes_with(name + std::to_string(rank))) {
+        const std::string environment =
+            testing::text_of("/proc/" + line.substr(0, line.find(':')) + "/environ");
+        if (environment.find(folder_.string()) != std::string::npos) {
+          youngest = std::max(youngest, static_cast<pid_t>(std::stoi(line)));
+        }
+      }
+    }
+    return youngest;
+  }
+};
+
+TEST_F(Failure, AKilledRankEndsAllWithItsCode) {
+  std::mt19937 random(11);
+  const int rounds = testing::full_tests() ? 100 : 2;
+  for (int round = 0; round < rounds; ++round) {
+    const Starter starter = round % 2 == 0 ? Starter::kLaunch : Starter::kLaunchWithoutMpirun;
+    const int ranks = 2 + static_cast<int>(random() % 2);
+    const int victim = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    std::filesystem::remove_all(output());
+    const pid_t process = start_long_run(starter, ranks);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));
+    const pid_t rank = rank_process(victim);
+    ASSERT_GT(rank, 0) << "round " << round;
+    kill(rank, SIGKILL);
+    EXPECT_EQ(wait_for(process, 10s), 137) << "round " << round << ", rank " << victim;
+    EXPECT_TRUE(all_gone(10s)) << "round " << round;
+    EXPECT_THAT(err(), HasSubstr("rank " + std::to_string(victim)));
+  }
+}
+
+TEST_F(Failure, AKilledLauncherTakesItsRanksAlong) {
+  for (const Starter starter : {Starter::kLaunch, Starter::kLaunchWithoutMpirun}) {
+    std::filesystem::remove_all(output());
+    const pid_t process = start_long_run(starter, 2);
+    kill(process, SIGKILL);
+    wait_for(process);
+    EXPECT_TRUE(all_gone(10s));
+  }
+}
+
+// A stopped process lives and does nothing: after the time for an operation it is named.
+TEST_F(Failure, AHungRankIsNamedAtTheTimeout) {
+  for (const Starter starter : {Starter::kLaunch, Starter::kLaunchWithoutMpirun}) {
+    std::filesystem::remove_all(output());
+    const pid_t process = start_long_run(starter, 3, {"parallel.timeout=2"});
+    const pid_t hung = rank_process(1);
+    ASSERT_GT(hung, 0);
+    kill(hung, SIGSTOP);
+    const std::optional<int> code = wait_for(process, 20s);
+    ASSERT_TRUE(code.has_value());
+    EXPECT_NE(*code, 0);
+    EXPECT_THAT(err(), HasSubstr("rank 1"));
+    EXPECT_TRUE(all_gone(10s));
+  }
+}
+
+// One signal to the launcher is one decision of all ranks: a checkpoint, a code that says "again",
+// and the same command goes on.
+TEST_F(Failure, ARequestToStopSavesAndTheRunGoesOn) {
+  for (const Starter starter :
+       {Starter::kLaunch, Starter::kLaunchWithoutMpirun, Starter::kMpirun}) {
+    if (starter == Starter::kMpirun && !has_mpirun()) {
+      continue;
+    }
+    std::filesystem::remove_all(output());
+    const pid_t process = start_long_run(starter, 2);
+    kill(process, starter == Starter::kMpirun ? SIGUSR1 : SIGTERM);
+    EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << out() << err();
+    const size_t done = metrics().size();
+    EXPECT_THAT(out(), HasSubstr("stopped after step " + std::to_string(done)));
+    const std::string steps = "training.steps=" + std::to_string(done + 2);
+    const pid_t rest =
+        train(starter, 2, (folder_ / "run.yaml").string(), {steps, "training.global_batch_size=6"});
+    EXPECT_EQ(wait_for(rest, 30s), 0) << out() << err();
+    EXPECT_EQ(metrics().size(), done + 2);
+    EXPECT_THAT(out(), HasSubstr("step-")); // it says where it goes on from
+  }
+}
+
+TEST_F(Failure, StartsAndEndsManyTimes) {
+  const int rounds = testing::full_tests() ? 50 : 2;
+  const std::string config = golden_config("llama-tiny");
+  for (int round = 0; round < rounds; ++round) {
+    for (const Starter starter : {Starter::kLaunch, Starter::kMpirun, Starter::kTorchrun}) {
+      if (starter == Starter::kMpirun && !has_mpirun()) {
+        continue;
+      }
+      std::filesystem::remove_all(output());
+      EXPECT_EQ(wait_for(train(starter, 2, config), 60s), 0) << round << out() << err();
+      EXPECT_TRUE(all_gone(5s));
+    }
+  }
+}
+
+} // namespace
+} // namespace palimpsest
