@@ -27,46 +27,49 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long the holder of the store waits for the others to leave it.
+/// How long the holder of the store stays after a failure.
 constexpr std::chrono::milliseconds kLeaving{1500};
 /// Ranks that one store serves with a sign of life per interval; more of them beat less often.
 constexpr int kBeatsPerInterval = 64;
 
-/// The board of a whole world, over the store where its ranks met. Who holds the store leaves last:
-/// others may still have to read why the world ended.
+/// The board of a whole world, over the store where its ranks met.
 class WorldBoard final : public Board {
  public:
   WorldBoard(Store store, const WorldSettings& settings, bool holds_store)
-      : store_(std::move(store)), board_(store_.store->clone()),
-        prefix_(fmt::format("attempt {}/", settings.attempt)), world_size_(settings.world_size),
+      : store_(std::move(store)), board_(store_.store->clone()), settings_(settings),
         holds_store_(holds_store) {}
-  WorldBoard(const WorldBoard&) = delete;
-  WorldBoard& operator=(const WorldBoard&) = delete;
 
-  ~WorldBoard() override {
-    try {
-      int64_t left = store_.store->add(prefix_ + "left", 1);
-      const auto deadline = Clock::now() + kLeaving;
-      while (holds_store_ && left < world_size_ && Clock::now() < deadline) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        left = store_.store->add(prefix_ + "left", 0);
+  void put(const std::string& key, const std::string& text) override {
+    board_.put(name(key), text);
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    return board_.get(name(key));
+  }
+
+  /// Connections close when all have left: what is under way still arrives. After a failure only who
+  /// holds the store stays, for others to read the reason there.
+  void leave(const std::function<bool()>& ended) override {
+    const Clock::time_point start = Clock::now();
+    const std::chrono::microseconds pause(2000 + 100 * settings_.world_size);
+    int64_t left = store_.store->add(name("left"), 1);
+    while (left < settings_.world_size) {
+      const auto waited = Clock::now() - start;
+      if (ended() ? !holds_store_ || waited > kLeaving : waited > settings_.timeout) {
+        return;
       }
-    } catch (...) { // NOLINT(bugprone-empty-catch): the store has gone before
+      std::this_thread::sleep_for(pause);
+      left = store_.store->add(name("left"), 0);
     }
   }
 
-  void put(const std::string& key, const std::string& text) override {
-    board_.put(prefix_ + key, text);
-  }
-  std::optional<std::string> get(const std::string& key) override {
-    return board_.get(prefix_ + key);
+ private:
+  std::string name(const std::string& key) const {
+    return fmt::format("attempt {}/{}", settings_.attempt, key);
   }
 
- private:
   Store store_;
   StoreBoard board_; // a connection of its own: others may wait in the first
-  std::string prefix_;
-  int world_size_;
+  WorldSettings settings_;
   bool holds_store_;
 };
 

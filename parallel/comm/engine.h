@@ -54,6 +54,8 @@ class Engine {
       int place,
       const std::string& name) = 0;
 
+  /// The world has failed, or this rank is about to end it; any thread.
+  virtual void note_failure() noexcept {}
   /// The world has failed: lets the peers notice as soon as the library can. Nothing is asked of
   /// the engine afterwards, and its destructor waits for nothing.
   virtual void give_up() noexcept = 0;

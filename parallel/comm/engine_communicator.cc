@@ -305,6 +305,9 @@ class EngineCommunicator final : public Communicator {
   }
 
   void abort(const std::string& reason) noexcept override {
+    if (group_->engine != nullptr) {
+      group_->engine->note_failure();
+    }
     group_->heartbeat->end(fmt::format("rank {} aborted: {}", group_->heartbeat->rank(), reason));
   }
 

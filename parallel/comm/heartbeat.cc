@@ -29,6 +29,13 @@ Heartbeat::Heartbeat(int rank, std::shared_ptr<RankStatus> status)
     : rank_(rank), status_(std::move(status)) {}
 
 Heartbeat::~Heartbeat() {
+  if (thread_.joinable()) {
+    status_->set_place({.phase = "the end of its run"});
+    try {
+      board_->leave([this] { return ended(); });
+    } catch (...) { // NOLINT(bugprone-empty-catch): the board has gone before
+    }
+  }
   stop();
 }
 

@@ -32,6 +32,9 @@ class Board {
   virtual ~Board() = default;
   virtual void put(const std::string& key, const std::string& text) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;
+  /// This rank is done: waits, within reason, for what others still need of it. `ended` says whether
+  /// the world's communication has ended early.
+  virtual void leave(const std::function<bool()>& /*ended*/) {}
 };
 
 /// An operation of a group, as its peers know it.
@@ -45,6 +48,7 @@ class Heartbeat {
  public:
   /// Without a board nothing is known of the peers, and an abort stays here.
   Heartbeat(int rank, std::shared_ptr<RankStatus> status);
+  /// Leaves the board first: until all have come to their end, they see this rank live.
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

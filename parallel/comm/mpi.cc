@@ -324,8 +324,11 @@ class MpiEngine final : public Engine {
     return std::make_shared<MpiEngine>(comm, largest_count_);
   }
 
-  void give_up() noexcept override {
+  void note_failure() noexcept override {
     Session::get().set_failed();
+  }
+  void give_up() noexcept override {
+    note_failure();
   }
 
  private:

@@ -109,6 +109,9 @@ class ByDevice final : public Engine {
         static_cast<int>(members.size()),
         device_);
   }
+  void note_failure() noexcept override {
+    cpu_->note_failure();
+  }
   void give_up() noexcept override {
     cuda_->give_up();
     cpu_->give_up();
