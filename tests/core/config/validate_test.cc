@@ -193,16 +193,12 @@ TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
       {"activation_checkpointing.policy=auto"},
       {"activation_checkpointing.policy=revolve"},
       {"activation_checkpointing.policy=dynamic_programming"},
-      {"parallel.zero=1"},
-      {"parallel.zero=full_shard"},
       {"pipeline.stages=2"},
       {"pipeline.schedule=gpipe"},
       {"offload.optimizer=host"},
       {"offload.gradients=auto"},
       {"offload.activations=disk", "offload.directory=/scratch"},
       {"evaluation.every=10"},
-      {"checkpoint.save_every=10"},
-      {"checkpoint.resume=auto"},
   };
   for (const auto& overrides : asked) {
     const std::string key = overrides[0].substr(0, overrides[0].find('='));
