@@ -8,6 +8,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -79,9 +80,13 @@ class EngineAction final : public Ticket::Action {
     }
     heartbeat().status().set_waiting_for(what_ + " of " + group_->members.name);
     Patience patience(group_->engine->progresses_alone());
-    Clock::time_point deadline = Clock::now() + group_->settings.timeout;
+    const bool unwinding = std::uncaught_exceptions() > 0;
+    Clock::time_point deadline =
+        Clock::now() + (unwinding ? kUnwindingTimeout : group_->settings.timeout);
     while (!heartbeat().ended() && !poll()) {
-      if (Clock::now() > deadline) {
+      if (Clock::now() > deadline && unwinding) {
+        heartbeat().end(fmt::format("rank {} ends after an error", heartbeat().rank()));
+      } else if (Clock::now() > deadline) {
         deadline = Clock::now() + more_time();
       }
       patience.pause();

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -219,7 +220,9 @@ class RoundAction final : public Ticket::Action {
 
   void wait() override {
     std::unique_lock lock(world().mutex);
-    const auto deadline = std::chrono::steady_clock::now() + world().settings.timeout;
+    const bool unwinding = std::uncaught_exceptions() > 0;
+    const auto deadline = std::chrono::steady_clock::now() +
+        (unwinding ? kUnwindingTimeout : world().settings.timeout);
     progress(*round_, *group_, lock);
     while (!round_->done() && !world().aborted) {
       if (round_->complete()) {
@@ -227,7 +230,7 @@ class RoundAction final : public Ticket::Action {
       } else if (
           world().changed.wait_until(lock, deadline) == std::cv_status::timeout &&
           !round_->complete() && !world().aborted) {
-        world().aborted = missing();
+        world().aborted = unwinding ? "a rank ends after an error" : missing();
         world().changed.notify_all();
       }
       progress(*round_, *group_, lock);

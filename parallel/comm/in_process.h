@@ -6,8 +6,8 @@
 //   // one thread per rank: train(*world[rank]);
 //
 // Operands are published by pointer and copied once, to where they are wanted. Nothing runs by
-// itself: whoever waits or polls does whatever work of the group can be done, also for ranks that
-// compute meanwhile. A communicator belongs to its rank's thread; abort() may come from any.
+// itself: whoever waits for an operation or polls it does what is left of its work, also for ranks
+// that compute meanwhile. A communicator belongs to its rank's thread; abort() may come from any.
 //
 // An abort, a timeout or a mismatch (two ranks in different operations) ends all groups of the
 // world: whatever waits there throws EnvironmentError, whoever caused the mismatch InternalError.

@@ -11,4 +11,8 @@ struct CommSettings {
   std::chrono::milliseconds timeout{60'000};
 };
 
+/// How long a rank that unwinds after an error waits for what it has in flight, which its peers may
+/// never come to; then it ends the world.
+inline constexpr std::chrono::milliseconds kUnwindingTimeout{1000};
+
 } // namespace palimpsest

@@ -411,6 +411,25 @@ TEST_P(Conformance, ARankThatDoesNotComeIsNamedAtTheTimeout) {
       {.timeout = std::chrono::milliseconds(100)});
 }
 
+// The receive in flight is waited for while the error unwinds, and its peer never sends.
+TEST_P(Conformance, ARankThatThrowsEndsTheWorldInSpiteOfWhatIsInFlight) {
+  if (size() != 2 || !GetParam().survives_failure) {
+    GTEST_SKIP() << "two ranks show it";
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(
+      run([](Communicator& comm) {
+        at::Tensor tensor = at::zeros({1});
+        if (comm.rank() == 0) {
+          const Ticket in_flight = comm.receive(tensor, 1);
+          throw EnvironmentError("disk full");
+        }
+        EXPECT_THAT(error_of(comm.barrier()), HasSubstr("rank"));
+      }),
+      EnvironmentError);
+  EXPECT_LT(Seconds(std::chrono::steady_clock::now() - start).count(), 10);
+}
+
 TEST_P(Conformance, WrongOperandsAreRefusedBeforeAnyPeerHearsOfThem) {
   run([](Communicator& comm) {
     const at::Tensor floats = at::zeros({comm.size() * 2});
