@@ -96,9 +96,15 @@ SignalQueue::~SignalQueue() {
   sigprocmask(SIG_SETMASK, &previous_, nullptr);
 }
 
-int SignalQueue::next() const {
+int SignalQueue::next(pid_t* sender) const {
   signalfd_siginfo info{};
-  return read(fd_, &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  if (read(fd_, &info, sizeof info) != sizeof info) {
+    return 0;
+  }
+  if (sender != nullptr) {
+    *sender = static_cast<pid_t>(info.ssi_pid);
+  }
+  return static_cast<int>(info.ssi_signo);
 }
 
 } // namespace palimpsest

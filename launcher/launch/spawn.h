@@ -41,8 +41,8 @@ class SignalQueue {
   int fd() const {
     return fd_;
   }
-  /// The next signal that came; 0: none.
-  int next() const;
+  /// The next signal that came, and who sent it; 0: none.
+  int next(pid_t* sender = nullptr) const;
 
  private:
   int fd_;

@@ -41,8 +41,9 @@ int exit_code_of(int status) {
   return code == kStoppedExitCode ? 0 : code;
 }
 
-/// Waits for the rank's end, or brings it about.
-int status_of(pid_t rank, const ProcessWatch& launchers, const SignalQueue& signals) {
+/// Waits for the rank's end, or brings it about. SIGTERM from mpirun is no request to stop: some
+/// process has failed, and mpirun kills the others a moment later.
+int status_of(pid_t rank, pid_t mpirun, const ProcessWatch& launchers, const SignalQueue& signals) {
   while (true) {
     if (launchers.wait(signals.fd()) != 0) {
       kill(-rank, SIGKILL);
@@ -51,12 +52,15 @@ int status_of(pid_t rank, const ProcessWatch& launchers, const SignalQueue& sign
       return status;
     }
     int status = 0;
-    while (const int signal = signals.next()) {
-      if (signal != SIGCHLD) {
+    pid_t sender = 0;
+    while (const int signal = signals.next(&sender)) {
+      if (signal == SIGCHLD) {
+        if (waitpid(rank, &status, WNOHANG) == rank) {
+          kill(-rank, SIGKILL); // what it has started and left behind
+          return status;
+        }
+      } else if (signal != SIGTERM || sender != mpirun) {
         kill(rank, signal);
-      } else if (waitpid(rank, &status, WNOHANG) == rank) {
-        kill(-rank, SIGKILL); // what it has started and left behind
-        return status;
       }
     }
   }
@@ -89,7 +93,7 @@ void supervise_rank(const Environment& environment) {
     [[maybe_unused]] const ssize_t written = write(report.get(), &event, sizeof event);
   };
   tell(false, 0);
-  const int status = status_of(rank, launchers, signals);
+  const int status = status_of(rank, ranks.mpi_launched ? getppid() : 0, launchers, signals);
   tell(true, status);
   _exit(exit_code_of(status));
 }

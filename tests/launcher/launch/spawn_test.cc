@@ -71,7 +71,9 @@ TEST(SignalQueue, TurnsSignalsIntoData) {
   std::raise(SIGUSR1);
   pollfd readable = {.fd = queue.fd(), .events = POLLIN, .revents = 0};
   EXPECT_EQ(poll(&readable, 1, 0), 1);
-  EXPECT_EQ(queue.next(), SIGUSR1);
+  pid_t sender = 0;
+  EXPECT_EQ(queue.next(&sender), SIGUSR1);
+  EXPECT_EQ(sender, getpid());
   EXPECT_EQ(queue.next(), 0);
 }
 
