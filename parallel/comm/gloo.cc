@@ -50,7 +50,7 @@ class Collective final : public Request {
 class Transfers final : public Request {
  public:
   explicit Transfers(std::vector<c10::intrusive_ptr<c10d::Work>> works) {
-    std::thread([state = state_, works = std::move(works)] {
+    std::thread([state = state_, works = std::move(works)]() mutable {
       try {
         for (const c10::intrusive_ptr<c10d::Work>& work : works) {
           work->wait(kNeverTimeout);
@@ -58,6 +58,7 @@ class Transfers final : public Request {
       } catch (const std::exception&) {
         state->error = std::current_exception();
       }
+      works.clear(); // they are of the backend, which may go once all is done
       state->done = true;
     }).detach();
   }
@@ -87,6 +88,15 @@ std::shared_ptr<gloo::transport::Device> make_device(const std::string& address)
     return Backend::createDeviceForInterface(interface);
   }
   return Backend::createDefaultDevice();
+}
+
+/// LibTorch's recorder of collectives is one for the process and not safe where ranks are threads.
+void disable_flight_recorder() {
+  static const bool kDone = [] {
+    ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*replace=*/0);
+    return true;
+  }();
+  static_cast<void>(kDone);
 }
 
 class GlooEngine final : public C10dEngine {
@@ -167,6 +177,7 @@ std::shared_ptr<Engine> gloo_engine(
     int rank,
     int size,
     const GlooSettings& settings) {
+  disable_flight_recorder();
   try {
     const auto options = Backend::Options::create(settings.startup_timeout);
     options->devices.push_back(make_device(settings.address));
