@@ -34,6 +34,11 @@ void SlotTable::prepare(const std::vector<Effect>& effects) {
     }
     await(place);
     const Slot& slot = place.slot;
+    if (slot.kind == SlotKind::kParam && use == Use::kCreates) {
+      open_.insert(slot);
+    } else if (slot.kind == SlotKind::kParam && use == Use::kFrees) {
+      open_.erase(slot);
+    }
     const bool gradient = slot.kind == SlotKind::kGradBuffer || slot.kind == SlotKind::kGradShard;
     if (use == Use::kAdds && gradient && open_.insert(slot).second) {
       params_.open(slot);

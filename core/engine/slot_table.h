@@ -27,7 +27,8 @@ class SlotTable {
   explicit SlotTable(ParamStore& params) : params_(params) {}
   SlotTable(const SlotTable&) = delete;
   SlotTable& operator=(const SlotTable&) = delete;
-  /// Waits for what is in flight and closes the gradients that a failed step left open.
+  /// Waits for what is in flight, closes the gradients that a failed step left open and releases
+  /// what it left gathered.
   ~SlotTable();
 
   /// Before an operation: waits for its operands' arrival, for outstanding readers of what it
@@ -74,7 +75,7 @@ class SlotTable {
 
   ParamStore& params_;
   std::unordered_map<Slot, Held> held_; // slots of blocks
-  std::unordered_set<Slot> open_; // gradient slots of the store
+  std::unordered_set<Slot> open_; // the store's: gradients, gathered parameters
   std::unordered_map<Slot, std::vector<at::Tensor*>> away_; // with a copy on another tier
   std::unordered_multimap<Place, std::shared_ptr<Ticket>> arriving_;
   std::unordered_multimap<Place, std::shared_ptr<Ticket>> readers_;

@@ -5,9 +5,9 @@
 #include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/launch/job.h>
 #include <palimpsest/launcher/launch/supervisor.h>
-#include <palimpsest/parallel/comm/mpi.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
@@ -110,7 +110,7 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   }
   if (options.no_mpirun) {
     launch.no_mpirun = "--no-mpirun";
-  } else if (!has_mpi()) {
+  } else if (!can_use_mpi()) {
     launch.no_mpirun = "built without MPI";
   }
   launch.grace = std::chrono::seconds(options.grace);

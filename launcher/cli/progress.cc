@@ -77,7 +77,8 @@ std::string Progress::bar(const StepRecord& record) const {
   const std::string rest(static_cast<size_t>(kBarWidth - eighths / 8 - (partial ? 1 : 0)), ' ');
   const double elapsed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  const double left = elapsed / done - elapsed;
+  const double left =
+      elapsed / static_cast<double>(done_) * static_cast<double>(steps_ - record.step);
   return fmt::format(
       "{:3.0f}% |{}{}| {}/{}  loss {:.4f}  {:.0f} tokens/s  {} < {}",
       done * 100,
@@ -105,6 +106,9 @@ std::string Progress::line(const StepRecord& record) const {
 }
 
 std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) const {
+  if (done_ == 0) {
+    return fmt::format("nothing left to do: all {} steps are done\n", steps_);
+  }
   const double elapsed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   const int64_t predicted = report.peak(TierId::kDevice);
@@ -112,7 +116,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
       "{} steps in {}, {:.0f} tokens/s; loss {:.4f} -> {:.4f}\n"
       "peak: {} measured, {} predicted ({:+.1f} %); process {} resident, {} of it before the run "
       "and {} not tracked\n",
-      last_.step,
+      done_,
       clock_text(elapsed),
       static_cast<double>(tokens_) / elapsed,
       first_.loss,
@@ -128,7 +132,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
         "warning: {} of {} steps were skipped: {} with a loss or gradient that is not finite, {} "
         "without a target\n",
         skipped_,
-        last_.step,
+        done_,
         not_finite_,
         skipped_ - not_finite_);
   }

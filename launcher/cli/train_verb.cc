@@ -1,21 +1,19 @@
 #include <palimpsest/core/config/loader.h>
-#include <palimpsest/core/config/show.h>
+#include <palimpsest/core/device/cuda.h>
 #include <palimpsest/core/device/rss.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/progress.h>
-#include <palimpsest/launcher/cli/rank_session.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/compose/run.h>
-#include <palimpsest/parallel/comm/fingerprint.h>
+#include <palimpsest/launcher/launch/threads.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <iostream>
-#include <map>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -30,33 +28,25 @@ struct TrainOptions {
   RankFlags rank;
 };
 
-/// What must be alike on all ranks: another program or config on one of them would hang or, worse,
-/// train something else.
-void compare_ranks(Run& run) {
-  Communicator* world = run.ranks().world();
-  if (world == nullptr) {
-    return;
-  }
-  std::map<std::string, std::string> facts = {
-      {"build", PALIMPSEST_VERSION},
-      {"model", run.model().description()},
-      {"plan", std::to_string(run.plans().signature(run.micro_batches()))}};
-  int line = 0;
-  std::istringstream config(config_text(run.config(), run.ranks().size()));
-  for (std::string text; std::getline(config, text); ++line) {
-    facts[fmt::format("config, line {}", line)] = text;
-  }
-  require_same(*world, facts);
+/// For ranks that no launcher starts.
+void add_rank_flags(CLI::App& verb, RankFlags& flags) {
+  const std::string group = "Ranks started by hand (launch, torchrun, mpirun and srun say this)";
+  verb.add_option("--rank", flags.rank, "This process's number, from 0")->group(group);
+  verb.add_option("--world-size", flags.world_size, "Number of ranks")->group(group);
+  verb.add_option("--local-rank", flags.local_rank, "Its number on this host")->group(group);
+  verb.add_option("--local-world-size", flags.local_world_size, "Ranks on this host")->group(group);
+  verb.add_option("--master-address", flags.address, "Host of rank 0")->group(group);
+  verb.add_option("--master-port", flags.port, "Port at which rank 0 listens")->group(group);
 }
 
-void train_rank(
+int train_rank(
     const TrainOptions& options,
     const RunConfig& config,
     RankSession& session,
     Ranks& ranks) {
   const int64_t baseline = current_rss();
   Run run(config, ranks);
-  compare_ranks(run);
+  run.compare_ranks(PALIMPSEST_VERSION);
   // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
   const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
   std::ostream nowhere(nullptr);
@@ -66,6 +56,10 @@ void train_rank(
     out << describe_run(run) << describe_memory(run.full_report())
         << describe_traffic(run.full_plan()) << std::flush;
   }
+  if (ranks.size() == 1) {
+    const auto advice = launch_advice(cuda::device_count(), {"train", options.config});
+    out << advice.value_or("") << (advice ? "\n" : "");
+  }
   if (!options.dump_gradients.empty()) {
     run.dump_gradients(options.dump_gradients);
   }
@@ -74,13 +68,17 @@ void train_rank(
     out << note << std::endl;
   }
   Progress progress(run.batches().step_count(), quiet ? 0 : config.logging().every(), out);
-  if (!run.train({&progress, &session.status()})) {
+  const bool finished = run.train({&progress, &session.status()});
+  for (const std::string& warning : run.warnings()) {
+    out << "warning: " << warning << std::endl;
+  }
+  if (!finished) {
     out << fmt::format(
                "stopped after step {} as asked; the same command goes on from {}",
                run.position().step,
                run.checkpoint().string())
         << std::endl;
-    throw ExitCode(kStoppedExitCode);
+    return kStoppedExitCode;
   }
   progress.require_update();
   const std::filesystem::path folder = run.write_model();
@@ -89,12 +87,17 @@ void train_rank(
     out << "checkpoint: " << run.checkpoint().string() << "\n";
   }
   out << "model: " << folder.string() << "\n";
+  return 0;
 }
 
 void train(const TrainOptions& options) {
   const RunConfig config = load_config(options.config, options.overrides);
   RankSession session(options.rank, config);
-  session.run([&](Ranks& ranks) { train_rank(options, config, session, ranks); });
+  const int code =
+      session.run([&](Ranks& ranks) { return train_rank(options, config, session, ranks); });
+  if (code != 0) {
+    throw ExitCode(code);
+  }
 }
 
 } // namespace

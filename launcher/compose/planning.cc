@@ -4,11 +4,17 @@
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
+#include <palimpsest/parallel/sharding/gather.h>
 
+#include <limits>
 #include <utility>
 
 namespace palimpsest {
 namespace {
+
+/// One computes, the next one's parameters arrive, and a rerun of two blocks keeps both for their
+/// backward.
+constexpr int kPrefetchedBlocks = 3;
 
 Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelCost& cost) {
   PolicyOptions options;
@@ -40,6 +46,11 @@ PlanBook::PlanBook(
     : cost_(std::move(cost)), mesh_(mesh),
       links_(links), placement_{.zero = static_cast<int>(config.parallel().zero())},
       reproducible_(config.training().reproducible()) {
+  if (!config.parallel().reshard_after_forward()) {
+    prefetch_ = std::numeric_limits<int64_t>::max();
+  } else if (config.parallel().has_prefetch()) {
+    prefetch_ = config.parallel().prefetch();
+  }
   options_.segments = decide(config.activation_checkpointing(), cost_);
 }
 
@@ -68,7 +79,9 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   description.links = links_;
   description.reproducible = reproducible_;
   Job job(std::move(description));
-  Plans plans = compose(job, find_schedule("1f1b"), options_);
+  PlanOptions options = options_;
+  options.window = prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
+  Plans plans = compose(job, find_schedule("1f1b"), options);
   PlanReport report = simulate(plans, job);
   const uint64_t signature = communication_hash(plans, job);
   auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));

@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 
 namespace palimpsest {
 
@@ -52,6 +53,7 @@ class PlanBook {
   LinkCosts links_;
   Placement placement_;
   bool reproducible_;
+  std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
   PlanOptions options_;
   std::map<int, Entry> entries_;
 };

@@ -8,9 +8,11 @@
 // A default one is a single process.
 
 #include <palimpsest/core/contracts/communicator.h>
+#include <palimpsest/parallel/comm/rank_status.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,7 @@ class Ranks {
     int ranks = 1; ///< on this machine: they share its memory
     int threads = 0; ///< of this rank; 0: as many as it has processors
     std::function<bool()> stop_requested = {}; ///< asked at each step's border
+    RankStatus* status = nullptr; ///< where the others see what this rank does; outlives the ranks
   };
 
   /// A single process.
@@ -54,6 +57,12 @@ class Ranks {
   /// Null where there is nobody to talk to.
   Communicator* world() const {
     return world_;
+  }
+
+  /// Declares, while it lives, work during which the other ranks wait without a time limit.
+  std::unique_ptr<ScopedLongWork> long_work(const std::string& what) const {
+    return here_.status == nullptr ? nullptr
+                                   : std::make_unique<ScopedLongWork>(*here_.status, what);
   }
 
   /// Runs a part that talks to no other rank. Where it throws on some ranks, all throw the error of

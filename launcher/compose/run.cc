@@ -16,13 +16,18 @@
 #include <palimpsest/launcher/compose/agreed_cost.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/report/metrics.h>
+#include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/sharding/step_agreement.h>
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/select.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
+#include <sstream>
 #include <utility>
 
 namespace palimpsest {
@@ -168,6 +173,7 @@ Run::Run(RunConfig config, Ranks& ranks)
     : ranks_(ranks), config_(std::move(config)), memory_("rank " + std::to_string(ranks.rank())) {
   const ScopedContext here(memory_);
   install_cpu_allocator();
+  const auto long_work = ranks_.long_work("measuring the model");
   StepBatch first;
   ModelCost cost;
   LinkCosts links;
@@ -253,8 +259,25 @@ const PlanReport& Run::full_report() {
   return plans_->report(micro_batches());
 }
 
+void Run::compare_ranks(const std::string& build) {
+  if (ranks_.world() == nullptr) {
+    return;
+  }
+  std::map<std::string, std::string> facts = {
+      {"build", build},
+      {"model", model_->description()},
+      {"plan", std::to_string(plans_->signature(micro_batches()))}};
+  std::istringstream config(config_text(config_, ranks_.size()));
+  int number = 0;
+  for (std::string line; std::getline(config, line);) {
+    facts[fmt::format("config, line {}", ++number)] = line;
+  }
+  require_same(*ranks_.world(), facts);
+}
+
 void Run::prepare(bool allow_change) {
   const ScopedContext here(memory_);
+  const auto long_work = ranks_.long_work("reading weights or a checkpoint");
   decide_start(allow_change);
   ranks_.together([&] {
     if (ranks_.leads()) {
@@ -356,6 +379,7 @@ CheckpointInfo Run::checkpoint_info() const {
 }
 
 void Run::save() {
+  const auto long_work = ranks_.long_work("saving a checkpoint");
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   const SavedStates states(model_->chain(), *store_, groups_);
   Checkpoint checkpoint;
@@ -375,6 +399,11 @@ void Run::save() {
       save_checkpoint(output(), checkpoint, states.source(), saving, keep_last);
   if (!saved.folder.empty()) {
     checkpoint_ = saved.folder;
+  } else if (ranks_.leads()) {
+    warnings_.push_back(fmt::format(
+        "step {} was not saved: {} is not finite; the checkpoints before it are kept",
+        position_.step,
+        saved.not_finite));
   }
 }
 
@@ -476,6 +505,7 @@ int64_t Run::next_token(const std::vector<int64_t>& ids) {
 std::filesystem::path Run::write_model() {
   const ScopedContext here(memory_);
   const std::filesystem::path folder = output() / "model";
+  const auto long_work = ranks_.long_work("writing the model");
   lead_with_whole(
       [this](int unit) { return store_->shard(unit).values(); },
       [&](const UnitSource& source) { model_->write(folder, source); });

@@ -82,6 +82,11 @@ class Run {
     return *plans_;
   }
 
+  /// Collective: ends the run where ranks differ in their build, model, plan or config, which would
+  /// hang or, worse, train something else; a UserError names the first difference. Call before
+  /// prepare().
+  void compare_ranks(const std::string& build);
+
   /// Claims the output folder, allocates the states and fills them: from the checkpoint that the
   /// run goes on from, else the parameters from model folder or initialisation. UserError where the
   /// folder's rules (checkpoint_folder.h) refuse; with `allow_change` a checkpoint may be of a
@@ -97,6 +102,11 @@ class Run {
   /// What prepare() found and did: where the run goes on from.
   const std::vector<std::string>& start_notes() const {
     return start_.notes;
+  }
+
+  /// What went wrong without ending the run, on rank 0.
+  const std::vector<std::string>& warnings() const {
+    return warnings_;
   }
 
   /// Steps done, by this run and by those that it goes on from.
@@ -156,6 +166,7 @@ class Run {
   std::vector<std::string> notes_;
   std::unique_ptr<ShardedParamStore> store_;
   std::unique_ptr<GradientDump> gradient_dump_;
+  std::vector<std::string> warnings_;
   RunStart start_;
   TrainingPosition position_;
   std::filesystem::path checkpoint_;

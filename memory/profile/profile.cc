@@ -106,9 +106,7 @@ class Profiler {
   UnitCost unit_cost(const ParamUnit& unit) const {
     const auto element = static_cast<int64_t>(c10::elementSize(unit.dtype()));
     UnitCost cost{
-        .name = unit.name(),
-        .elements = unit.numel(),
-        .parameter_bytes = unit.numel() * element};
+        .name = unit.name(), .elements = unit.numel(), .parameter_bytes = unit.numel() * element};
     cost.frozen = !unit.trainable();
     if (unit.trainable()) {
       const int masters = unit.dtype() == at::kFloat ? 0 : 1;

@@ -127,6 +127,19 @@ class SlotTableTest : public ::testing::Test {
   SlotTable table_{store_};
 };
 
+// A step that throws between GATHER and RELEASE.
+TEST(SlotTable, WhatAFailedStepLeftGatheredIsReleased) {
+  NotingStore store;
+  {
+    SlotTable table(store);
+    for (const int unit : {4, 5}) {
+      table.prepare({{{{SlotKind::kParam, unit}}, Use::kCreates}});
+    }
+    table.prepare({{{{SlotKind::kParam, 4}}, Use::kFrees}}); // by the store itself
+  }
+  EXPECT_THAT(store.closed, ElementsAre(5));
+}
+
 TEST_F(SlotTableTest, WhatIsInFlightMakesProgressWhenPolled) {
   table_.in_flight(pending(), {{{value_}, Use::kReads}, {{gradient_}, Use::kChanges}});
   polls_ = 0;

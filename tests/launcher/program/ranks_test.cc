@@ -1,4 +1,4 @@
-// Covers: launcher/cli/rank_session.cc
+// Covers: launcher/compose/rank_session.cc
 // Golden models on two ranks under every launcher, and errors that are told once.
 
 #include <palimpsest/core/io/safetensors.h>

@@ -3,9 +3,10 @@
 // This process as one of the ranks of a run: found, connected, and ended as one of them.
 //
 //   RankSession session(flags, config);
-//   session.run([&](Ranks& ranks) {
+//   return session.run([&](Ranks& ranks) {        // the exit code
 //     Run run(config, ranks);
 //     ...
+//     return 0;
 //   });
 //
 // An error that all ranks share is printed by rank 0 alone. One that a rank meets by itself ends the
@@ -23,14 +24,10 @@
 #include <functional>
 #include <memory>
 
-namespace CLI {
-class App;
-}
-
 namespace palimpsest {
 
-/// --rank, --world-size, --local-rank, --master-address, --master-port.
-void add_rank_flags(CLI::App& verb, RankFlags& flags);
+/// Whether ranks of this build that mpirun starts talk through MPI.
+bool can_use_mpi();
 
 class RankSession {
  public:
@@ -38,14 +35,12 @@ class RankSession {
   /// or variables; EnvironmentError where the others do not come.
   RankSession(const RankFlags& flags, const RunConfig& config);
 
-  void run(const std::function<void(Ranks& ranks)>& body);
+  /// What `body` returns, or the exit code of an error that another rank tells.
+  int run(const std::function<int(Ranks& ranks)>& body);
 
   /// Tells the others where this rank is, if they should wait for it in vain.
   Observer& status() {
     return *status_observer_;
-  }
-  RankStatus& rank_status() {
-    return *status_;
   }
   const RankEnvironment& environment() const {
     return environment_;

@@ -1,11 +1,10 @@
-#include <palimpsest/launcher/cli/rank_session.h>
+#include <palimpsest/launcher/compose/rank_session.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/launch/threads.h>
 #include <palimpsest/parallel/comm/connect.h>
+#include <palimpsest/parallel/comm/mpi.h>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -89,14 +88,8 @@ int fair_threads(Communicator& world) {
 
 } // namespace
 
-void add_rank_flags(CLI::App& verb, RankFlags& flags) {
-  const std::string group = "Ranks started by hand (launch, torchrun, mpirun and srun say this)";
-  verb.add_option("--rank", flags.rank, "This process's number, from 0")->group(group);
-  verb.add_option("--world-size", flags.world_size, "Number of ranks")->group(group);
-  verb.add_option("--local-rank", flags.local_rank, "Its number on this host")->group(group);
-  verb.add_option("--local-world-size", flags.local_world_size, "Ranks on this host")->group(group);
-  verb.add_option("--master-address", flags.address, "Host of rank 0")->group(group);
-  verb.add_option("--master-port", flags.port, "Port at which rank 0 listens")->group(group);
+bool can_use_mpi() {
+  return has_mpi();
 }
 
 RankSession::RankSession(const RankFlags& flags, const RunConfig& config)
@@ -110,9 +103,10 @@ RankSession::RankSession(const RankFlags& flags, const RunConfig& config)
   }
 }
 
-void RankSession::run(const std::function<void(Ranks& ranks)>& body) {
+int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
   Ranks::Here here;
   here.stop_requested = [this] { return stop_.requested(); };
+  here.status = status_.get();
   if (world_ == nullptr) {
     Ranks ranks(here);
     return body(ranks);
@@ -121,9 +115,7 @@ void RankSession::run(const std::function<void(Ranks& ranks)>& body) {
   here.threads = fair_threads(*world_);
   Ranks ranks(*world_, here);
   try {
-    body(ranks);
-  } catch (const ExitCode&) {
-    throw;
+    return body(ranks);
   } catch (const Error& error) {
     if (ranks.failed_together()) {
       if (ranks.leads()) {
@@ -131,7 +123,7 @@ void RankSession::run(const std::function<void(Ranks& ranks)>& body) {
       }
       // Launchers end all ranks at the first failure: rank 0 has the word before.
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      throw ExitCode(error.exit_code());
+      return error.exit_code();
     }
     world_->abort(error.what());
     throw Error(fmt::format("rank {}: {}", ranks.rank(), error.what()), error.exit_code());
