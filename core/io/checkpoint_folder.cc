@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -24,6 +25,7 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSaving = ".saving";
 constexpr std::string_view kDeleting = ".deleting";
 constexpr std::string_view kRunName = "run.json";
+constexpr std::string_view kLockName = ".run.lock";
 
 /// What a run leaves in its output folder, beside checkpoints.
 constexpr std::array<std::string_view, 3> kRunFiles = {kRunName, "metrics.jsonl", "model"};
@@ -61,6 +63,11 @@ void move(const fs::path& from, const fs::path& to) {
   if (error) {
     throw EnvironmentError("cannot move {} to {}: {}", from.string(), to.string(), error.message());
   }
+}
+
+/// Where a checkpoint that is to be deleted waits.
+fs::path doomed_folder(const fs::path& checkpoint) {
+  return checkpoint.parent_path() / fmt::format(".{}{}", checkpoint.filename().string(), kDeleting);
 }
 
 /// Whether a reader holds the checkpoint's manifest. The lock is kept until the descriptor goes.
@@ -101,9 +108,50 @@ bool holds_run(const fs::path& output) {
       !list_checkpoints(output).empty();
 }
 
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
+}
+
+/// The lock is on a file of its own that stays as it is: run.json is replaced and moved.
+FileDescriptor lock_output(const fs::path& output, std::vector<std::string>& notes) {
+  const fs::path path = output / kLockName;
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (file.get() < 0) {
+    throw EnvironmentError(
+        "cannot write {}: {}", path.string(), std::generic_category().message(errno));
+  }
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) {
+      const std::string holder = read_file(path);
+      throw UserError(
+          "training.output: another run writes to {} now ({}); wait until it has ended, or give "
+          "another folder",
+          output.string(),
+          holder.empty() ? "unknown process" : holder);
+    }
+    notes.push_back(fmt::format(
+        "{} cannot be locked ({}): see to it that no other run writes there",
+        output.string(),
+        std::generic_category().message(errno)));
+  }
+  const std::string holder = fmt::format("process {} on {}", ::getpid(), host_name());
+  if (::ftruncate(file.get(), 0) != 0 ||
+      ::pwrite(file.get(), holder.data(), holder.size(), 0) != std::ssize(holder)) {
+    throw EnvironmentError(
+        "cannot write {}: {}", path.string(), std::generic_category().message(errno));
+  }
+  return file;
+}
+
 bool same_folder(const fs::path& left, const fs::path& right) {
   std::error_code error;
   return fs::equivalent(left, right, error);
+}
+
+std::optional<int64_t> newest_step(const fs::path& output) {
+  const std::vector<NumberedCheckpoint> all = list_checkpoints(output);
+  return all.empty() ? std::nullopt : std::optional(all.back().step);
 }
 
 /// The checkpoint that `resume` names, allowed in this folder.
@@ -114,12 +162,13 @@ CheckpointReader open_named(const StartRequest& request, bool holds) {
     return reader;
   }
   const fs::path plain = fs::absolute(named.has_filename() ? named : named.parent_path());
-  if (!same_folder(plain.parent_path(), request.output)) {
+  const std::string run_id = read_run_id(request.output).value_or(reader.info().run_id());
+  if (!same_folder(plain.parent_path(), request.output) || run_id != reader.info().run_id()) {
     throw UserError(
         "training.output: {} holds run {}, but checkpoint.resume names step {} of run {} in {}; "
         "give another output folder",
         request.output.string(),
-        read_run_id(request.output).value_or("(of no id)"),
+        run_id,
         reader.info().step(),
         reader.info().run_id(),
         named.string());
@@ -214,7 +263,10 @@ std::optional<NumberedCheckpoint> newest_checkpoint(
   return std::nullopt;
 }
 
-std::vector<fs::path> delete_old_checkpoints(const fs::path& output, int64_t keep) {
+std::vector<fs::path> delete_old_checkpoints(
+    const fs::path& output,
+    int64_t keep,
+    std::vector<std::string>& notes) {
   check(keep >= 1, "the newest checkpoint is never deleted");
   std::vector<fs::path> deleted;
   int64_t whole = 0; // a damaged one does not count as kept
@@ -230,15 +282,20 @@ std::vector<fs::path> delete_old_checkpoints(const fs::path& output, int64_t kee
     if (!lock_for_deletion(manifest)) {
       continue;
     }
-    const fs::path doomed = output / fmt::format(".{}{}", step_folder(old.step), kDeleting);
-    move(old.folder, doomed);
-    remove_tree(doomed);
-    deleted.push_back(old.folder);
+    const fs::path doomed = doomed_folder(old.folder);
+    try {
+      move(old.folder, doomed);
+      remove_tree(doomed);
+      deleted.push_back(old.folder);
+    } catch (const EnvironmentError& error) {
+      notes.emplace_back(error.what());
+    }
   }
   return deleted;
 }
 
-void remove_leftovers(const fs::path& output) {
+std::vector<std::string> remove_leftovers(const fs::path& output) {
+  std::vector<std::string> failures;
   for (const std::string& name : names_in(output)) {
     if (!name.starts_with('.')) {
       continue;
@@ -247,9 +304,25 @@ void remove_leftovers(const fs::path& output) {
       const std::string_view hidden = std::string_view(name).substr(1);
       if (hidden.ends_with(ending) &&
           parse_step_folder(hidden.substr(0, hidden.size() - ending.size()))) {
-        remove_tree(output / name);
+        try {
+          remove_tree(output / name);
+        } catch (const EnvironmentError& error) {
+          failures.emplace_back(error.what());
+        }
       }
     }
+  }
+  return failures;
+}
+
+void replace_by_renames(const fs::path& from, const fs::path& to) {
+  const fs::path old = doomed_folder(to);
+  move(to, old);
+  try {
+    move(from, to);
+  } catch (const EnvironmentError&) {
+    move(old, to);
+    throw;
   }
 }
 
@@ -257,6 +330,7 @@ RunStart decide_start(const StartRequest& request) {
   const bool holds = holds_run(request.output);
   const bool named = !request.resume.empty() && request.resume != "auto";
   RunStart start;
+  start.newest_step = newest_step(request.output);
   if (request.restart || (!holds && !named)) {
     check(!named, "restart and a checkpoint to resume from contradict each other");
     // An id without a step behind it: the run failed before its first one, or another rank of this
@@ -294,7 +368,14 @@ RunStart decide_start(const StartRequest& request) {
   return start;
 }
 
-void begin_run(const fs::path& output, const RunStart& start) {
+FileDescriptor begin_run(const fs::path& output, RunStart& start) {
+  check_writable_folder(output);
+  FileDescriptor lock = lock_output(output, start.notes);
+  if (newest_step(output) != start.newest_step) {
+    throw UserError(
+        "training.output: another run has saved to {} while this one started; start it again",
+        output.string());
+  }
   if (start.is_new && holds_run(output)) {
     int number = 1;
     while (is_there(output / fmt::format("previous-{}", number))) {
@@ -314,11 +395,11 @@ void begin_run(const fs::path& output, const RunStart& start) {
       }
     }
   }
-  check_writable_folder(output);
   if (read_run_id(output) != start.run_id) {
     const nlohmann::json run = {{"run_id", start.run_id}};
     write_file_atomically(output / kRunName, run.dump(2) + "\n");
   }
+  return lock;
 }
 
 } // namespace palimpsest

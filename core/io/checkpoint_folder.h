@@ -5,10 +5,12 @@
 //   std::vector<NumberedCheckpoint> all = list_checkpoints("runs/a");     // oldest first
 //   RunStart start = decide_start({.output = "runs/a", .changes = changes});
 //   if (start.checkpoint) { CheckpointReader reader(*start.checkpoint); … }
-//   begin_run("runs/a", start);                                           // rank 0, before the first step
+//   FileDescriptor lock = begin_run("runs/a", start);                     // rank 0, before the first step
 //
 // A checkpoint is a folder named as step_folder(N) names it; anything else beside it is neither
 // chosen nor deleted. Order is by number.
+
+#include <palimpsest/core/base/files.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -48,13 +50,21 @@ std::optional<NumberedCheckpoint> newest_checkpoint(
     std::vector<std::string>& notes);
 
 /// Deletes what is older than the `keep` newest that open, but nothing that is being read. What it
-/// deletes disappears from the list in one step. Returns what was deleted.
+/// deletes disappears from the list in one step. Returns what was deleted; one that cannot be
+/// deleted gives a note and does not keep the others.
 std::vector<std::filesystem::path> delete_old_checkpoints(
     const std::filesystem::path& output,
-    int64_t keep);
+    int64_t keep,
+    std::vector<std::string>& notes);
 
-/// Removes what saves and deletions that were killed have left.
-void remove_leftovers(const std::filesystem::path& output);
+/// Removes what saves and deletions that were killed have left, and replaced checkpoints. Returns
+/// what could not be removed, with the reason.
+std::vector<std::string> remove_leftovers(const std::filesystem::path& output);
+
+/// Puts folder `from` in the place of the checkpoint `to`, for file systems that cannot exchange the
+/// two in one step. The old one is not deleted but bears a hidden name, which remove_leftovers
+/// knows; it comes back where the new one cannot be moved.
+void replace_by_renames(const std::filesystem::path& from, const std::filesystem::path& to);
 
 struct StartRequest {
   std::filesystem::path output;
@@ -70,18 +80,24 @@ struct RunStart {
   bool is_new = true; // a new run: begin_run writes its id
   std::optional<std::filesystem::path> checkpoint; // to read before the first step
   std::vector<std::string> notes; // what is worth telling
+  std::optional<int64_t> newest_step = {}; // of the folder's checkpoints, whole or not
 };
 
 /// Empty folder: start. A run with checkpoints: resume from the newest, which must be whole unless
 /// `resume` is auto. A run without any: refuse unless `restart`. A checkpoint named in `resume`
-/// that is of another run than the folder's, or older than one of the folder's: refuse, naming
-/// both. Changes of meaning: refuse with the list unless `allow_change`. Refusals are UserErrors;
+/// that is of another run than the folder's, or lies elsewhere, or is older than one of the
+/// folder's: refuse, naming both. Changes of meaning: refuse with the list unless `allow_change`. Refusals are UserErrors;
 /// nothing is written.
 RunStart decide_start(const StartRequest& request);
 
 /// Writes a new run's id to run.json. What an older run left there (`restart`) is first moved to
 /// previous-1 (or the next free number), checkpoints and all, so that nothing of it is taken for
 /// this run's. EnvironmentError where the folder cannot be written.
-void begin_run(const std::filesystem::path& output, const RunStart& start);
+///
+/// Returns the lock that makes the folder this process's: hold it as long as the run may write. It
+/// ends with the process however that ends. UserError naming the holder where another has it, on
+/// this machine or one that shares the folder, or has saved since `start` was decided; then nothing
+/// is changed. A file system without locks is told in start.notes.
+[[nodiscard]] FileDescriptor begin_run(const std::filesystem::path& output, RunStart& start);
 
 } // namespace palimpsest

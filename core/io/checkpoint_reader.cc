@@ -145,11 +145,15 @@ std::string CheckpointReader::config_text() const {
 
 HfFolderLayout CheckpointReader::model_layout() const {
   HfFolderLayout layout;
-  layout.copy_from = folder_ / kModelFolderName;
-  layout.config_text = side_file(fs::path(kModelFolderName) / "config.json");
   for (const auto& side : manifest_.side_files()) {
-    side_file(side.name()); // what is copied later is whole
+    const fs::path name(side.name());
+    if (*name.begin() == kModelFolderName) {
+      layout.small_files.emplace(
+          name.lexically_relative(kModelFolderName).string(), side_file(side.name()));
+    }
   }
+  layout.small_files.erase("config.json");
+  layout.config_text = side_file(fs::path(kModelFolderName) / "config.json");
   layout.sharded = manifest_.model().sharded();
   for (const auto& file : manifest_.model().files()) {
     HfFileLayout entry{file.name(), {}, {file.metadata().begin(), file.metadata().end()}};

@@ -2,11 +2,12 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
-#include <palimpsest/core/io/companions.h>
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -156,10 +157,8 @@ class PartWriter {
     const HfFolderLayout& model = checkpoint_.model;
     const fs::path folder(kModelFolderName);
     write_side_file(folder / "config.json", model.config_text);
-    if (!model.copy_from.empty()) {
-      for (const fs::path& file : companion_files(model.copy_from)) {
-        write_side_file(folder / file, read_file(model.copy_from / file));
-      }
+    for (const auto& [name, text] : model.small_files) {
+      write_side_file(folder / name, text);
     }
     part_.mutable_model()->set_sharded(model.sharded);
     for (const HfFileLayout& file : model.files) {
@@ -255,8 +254,8 @@ class PartWriter {
   int64_t bytes_ = 0;
 };
 
-/// Merges the ranks' parts into the manifest, and removes them.
-void complete(const fs::path& folder, int world) {
+/// The ranks' parts, in order of rank.
+std::vector<CheckpointManifest> read_parts(const fs::path& folder, int world) {
   std::vector<CheckpointManifest> parts;
   for (int rank = 0; rank < world; ++rank) {
     const fs::path file = folder / rank_file(rank, "part");
@@ -270,32 +269,64 @@ void complete(const fs::path& folder, int world) {
     }
     parts.push_back(read_part(file));
   }
-  write_manifest(folder / kManifestName, merge_parts(parts));
+  return parts;
+}
+
+/// Merges the ranks' parts into the manifest, and removes them.
+void complete(const fs::path& folder, int world) {
+  write_manifest(folder / kManifestName, merge_parts(read_parts(folder, world)));
   for (int rank = 0; rank < world; ++rank) {
     fs::remove(folder / rank_file(rank, "part"));
   }
   sync_folder(folder);
 }
 
-/// One rename; where `to` exists the two change places and the old one is removed.
+/// One rename; where `to` exists the two change places, so the old one is left under a hidden name.
 void put_in_place(const fs::path& from, const fs::path& to) {
   std::error_code error;
   const bool replaces = fs::exists(to, error);
   int result = ::renameat2(
       AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), replaces ? RENAME_EXCHANGE : RENAME_NOREPLACE);
-  if (result != 0 && errno == EINVAL) { // a file system without these flags
+  if (result != 0 && (errno == EINVAL || errno == ENOSYS)) { // a file system without these flags
     if (replaces) {
-      fs::remove_all(to);
+      replace_by_renames(from, to);
+      result = 0;
+    } else {
+      result = ::rename(from.c_str(), to.c_str());
     }
-    result = ::rename(from.c_str(), to.c_str());
   }
   if (result != 0) {
     throw EnvironmentError(
         "cannot write {}: {}", to.string(), std::generic_category().message(errno));
   }
   sync_folder(to.parent_path());
-  if (replaces) {
-    fs::remove_all(from, error);
+}
+
+void make_temporary(const fs::path& output, const fs::path& temporary) {
+  fs::create_directories(output);
+  const std::vector<std::string> remaining = remove_leftovers(output);
+  if (!fs::create_directory(temporary)) {
+    throw EnvironmentError(
+        "cannot write {}: an earlier save left it: {}",
+        temporary.string(),
+        fmt::join(remaining, "; "));
+  }
+}
+
+/// What a finished save makes superfluous. The checkpoint is there, so failures are but told.
+void delete_superfluous(
+    const fs::path& output,
+    std::optional<int64_t> keep_last,
+    SavedCheckpoint& saved) {
+  try {
+    if (keep_last) {
+      saved.deleted = delete_old_checkpoints(output, *keep_last, saved.warnings);
+    }
+    for (std::string& failure : remove_leftovers(output)) {
+      saved.warnings.push_back(std::move(failure));
+    }
+  } catch (const std::exception& error) {
+    saved.warnings.emplace_back(error.what());
   }
 }
 
@@ -358,9 +389,7 @@ SavedCheckpoint save_checkpoint(
   SavedCheckpoint saved;
   phases.run([&] {
     if (first) {
-      fs::create_directories(output);
-      remove_leftovers(output);
-      fs::create_directory(temporary);
+      make_temporary(output, temporary);
     }
   });
   PartWriter writer(temporary, checkpoint, ranks.rank);
@@ -373,9 +402,14 @@ SavedCheckpoint save_checkpoint(
   });
   saved.bytes = writer.bytes();
   if (!ranks.agree(!writer.part().has_not_finite())) {
-    for (int rank = 0; first && rank < ranks.world && saved.not_finite.empty(); ++rank) {
-      saved.not_finite = read_part(temporary / rank_file(rank, "part")).not_finite();
-    }
+    phases.run([&] {
+      if (first) {
+        const std::vector<CheckpointManifest> parts = read_parts(temporary, ranks.world);
+        const auto found = std::ranges::find_if(parts, &CheckpointManifest::has_not_finite);
+        check(found != parts.end(), "no rank says what is not finite");
+        saved.not_finite = found->not_finite();
+      }
+    });
     phases.undo();
     return saved;
   }
@@ -383,11 +417,11 @@ SavedCheckpoint save_checkpoint(
     if (first) {
       complete(temporary, ranks.world);
       put_in_place(temporary, target);
-      if (keep_last) {
-        saved.deleted = delete_old_checkpoints(output, *keep_last);
-      }
     }
   });
+  if (first) {
+    delete_superfluous(output, keep_last, saved);
+  }
   saved.folder = target;
   return saved;
 }

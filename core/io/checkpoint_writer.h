@@ -42,7 +42,7 @@ using PieceSource = std::function<void(const StatePiece& piece, const PieceSink&
 struct Checkpoint {
   CheckpointInfo info;
   std::string config_text; // YAML, resolved
-  HfFolderLayout model; // what an export of this checkpoint writes; its small files are copied
+  HfFolderLayout model; // what an export of this checkpoint writes
   std::vector<StatePiece> pieces;
 };
 
@@ -59,11 +59,13 @@ struct SavedCheckpoint {
   std::string not_finite; // the parameter that prevented it, on rank 0
   int64_t bytes = 0; // of this rank's states
   std::vector<std::filesystem::path> deleted; // by keep_last, on rank 0
+  std::vector<std::string> warnings; // what could not be deleted and why, on rank 0
 };
 
 /// Collective. Writes `output`/step-00001000, which all ranks must see under this path; one of that
 /// step is replaced. Then deletes the oldest checkpoints beyond `keep_last` (at least 1), but none
-/// that is being read and nothing with another kind of name.
+/// that is being read and nothing with another kind of name; what cannot be deleted is a warning,
+/// since the save has succeeded.
 ///
 /// A trainable parameter or master with a NaN or an infinity prevents the save: nothing is written
 /// and nothing deleted, so a run that has diverged cannot push out its good checkpoints.

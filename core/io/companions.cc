@@ -1,8 +1,8 @@
 #include <palimpsest/core/io/companions.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
 
-#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -29,12 +29,12 @@ constexpr std::array<std::string_view, 12> kNames = {
 
 } // namespace
 
-std::vector<fs::path> companion_files(const fs::path& folder) {
-  std::vector<fs::path> files;
+std::map<std::string, std::string> read_companions(const fs::path& folder) {
+  std::map<std::string, std::string> files;
   std::error_code error;
   for (const std::string_view name : kNames) {
     if (fs::is_regular_file(folder / name, error)) {
-      files.emplace_back(name);
+      files.emplace(name, read_file(folder / name));
     }
   }
   const fs::path templates = folder / kAdditionalTemplates;
@@ -42,14 +42,13 @@ std::vector<fs::path> companion_files(const fs::path& folder) {
     try {
       for (const fs::directory_entry& entry : fs::recursive_directory_iterator(templates)) {
         if (entry.is_regular_file()) {
-          files.push_back(entry.path().lexically_relative(folder));
+          files.emplace(entry.path().lexically_relative(folder).string(), read_file(entry.path()));
         }
       }
     } catch (const fs::filesystem_error& failure) {
       throw EnvironmentError("cannot list {}: {}", templates.string(), failure.code().message());
     }
   }
-  std::sort(files.begin(), files.end());
   return files;
 }
 

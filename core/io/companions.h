@@ -3,16 +3,17 @@
 // The small files of a model folder that belong to the model but are no weights: tokenizer,
 // generation config, chat templates.
 //
-//   for (const std::filesystem::path& file : companion_files("Llama-3.2-1B")) {
-//     …                                              // "tokenizer.json", relative to the folder
-//   }
+//   const std::map<std::string, std::string> files = read_companions("Llama-3.2-1B");
+//   files.at("tokenizer.json");                      // its bytes
 
 #include <filesystem>
-#include <vector>
+#include <map>
+#include <string>
 
 namespace palimpsest {
 
-/// Those that the folder has, relative to it. config.json is not among them.
-std::vector<std::filesystem::path> companion_files(const std::filesystem::path& folder);
+/// The bytes of those that the folder has, by their names relative to it. config.json is not among
+/// them. EnvironmentError where one cannot be read.
+std::map<std::string, std::string> read_companions(const std::filesystem::path& folder);
 
 } // namespace palimpsest

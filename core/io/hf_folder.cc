@@ -68,21 +68,13 @@ bool equal_tensors(const HfFolder& folder, std::string_view left, std::string_vi
       std::memcmp(bytes.data(), folder.bytes(right).data(), bytes.size()) == 0;
 }
 
-void copy_companions(const fs::path& from, const fs::path& to) {
-  for (const fs::path& name : companion_files(from)) {
-    std::error_code error;
-    fs::create_directories((to / name).parent_path(), error);
-    if (!error) {
-      fs::copy_file(from / name, to / name, error);
-    }
-    if (error) {
-      throw EnvironmentError(
-          "cannot copy {} to {}: {}",
-          (from / name).string(),
-          (to / name).string(),
-          error.message());
-    }
+void write_small_file(const fs::path& path, const std::string& text) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) {
+    throw EnvironmentError("cannot write {}: {}", path.string(), error.message());
   }
+  write_file_atomically(path, text);
 }
 
 /// As transformers writes it: sorted keys, two spaces.
@@ -124,6 +116,7 @@ HfFolder::HfFolder(fs::path path) : path_(std::move(path)) {
         kSingleName,
         kIndexName);
   }
+  small_files_ = read_companions(path_);
 }
 
 void HfFolder::open_single() {
@@ -270,7 +263,7 @@ void HfFolder::compare_with(std::span<const TensorDeclaration> expected) const {
 }
 
 HfFolderLayout layout_like(const HfFolder& source) {
-  HfFolderLayout layout{source.config_text(), {}, source.sharded(), source.path()};
+  HfFolderLayout layout{source.config_text(), {}, source.sharded(), source.small_files()};
   for (const auto& file : source.files()) {
     layout.files.push_back({file->path().filename().string(), {}, file->metadata()});
     layout.files.back().metadata.emplace("format", "pt");
@@ -314,8 +307,8 @@ void write_hf_folder(
     const TensorFiller& fill,
     Existing existing) {
   AtomicFolder folder(out, existing);
-  if (!layout.copy_from.empty()) {
-    copy_companions(layout.copy_from, folder.path());
+  for (const auto& [name, text] : layout.small_files) {
+    write_small_file(folder.path() / name, text);
   }
   write_file_atomically(folder.path() / kConfigName, layout.config_text);
   int64_t largest = 0;

@@ -12,7 +12,8 @@
 //   write_hf_folder("run/model", layout_like(folder), fill, Existing::kReplace);
 //
 // Opening checks index, shards and headers and lists every fault at once; no tensor is read before
-// it is asked for.
+// it is asked for. The small files are read then too, so a folder that is moved or deleted while the
+// model trains is not missed when it is written.
 
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/io/safetensors.h>
@@ -48,6 +49,10 @@ class HfFolder {
   /// Byte for byte.
   const std::string& config_text() const {
     return config_text_;
+  }
+  /// Tokenizer, generation config and chat templates (companions.h): bytes by name.
+  const std::map<std::string, std::string>& small_files() const {
+    return small_files_;
   }
   /// For messages.
   std::string config_path() const {
@@ -90,6 +95,7 @@ class HfFolder {
 
   std::filesystem::path path_;
   std::string config_text_;
+  std::map<std::string, std::string> small_files_;
   bool sharded_ = false;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Entry, std::less<>> tensors_;
@@ -107,8 +113,8 @@ struct HfFolderLayout {
   std::string config_text;
   std::vector<HfFileLayout> files;
   bool sharded = false; // write model.safetensors.index.json
-  /// Folder of tokenizer, generation config and chat template; empty: none.
-  std::filesystem::path copy_from = {};
+  /// Tokenizer, generation config and chat templates: bytes by name, relative to the folder.
+  std::map<std::string, std::string> small_files = {};
 };
 
 /// The layout that gives `source` back: same files, tensors, dtypes and config.
@@ -125,9 +131,8 @@ HfFolderLayout new_layout(
 using TensorFiller = std::function<void(const StoredTensor& tensor, std::span<std::byte> bytes)>;
 
 /// Writes the folder under a temporary name and renames it at the end. Tensors are asked for one at
-/// a time, file after file, into one buffer of the largest tensor's size. From `copy_from` the
-/// tokenizer's files, generation_config.json and chat templates are copied byte for byte.
-/// EnvironmentError with path and reason where the disk refuses; nothing remains then.
+/// a time, file after file, into one buffer of the largest tensor's size. EnvironmentError with path
+/// and reason where the disk refuses; nothing remains then.
 void write_hf_folder(
     const std::filesystem::path& out,
     const HfFolderLayout& layout,

@@ -283,7 +283,7 @@ void Run::prepare(bool allow_change) {
     if (ranks_.leads()) {
       check_model_folder(output());
       check_writable_folder(output());
-      begin_run(output(), start_);
+      output_lock_ = begin_run(output(), start_);
     }
   });
   ranks_.together([&] { allocate(); });
@@ -397,6 +397,11 @@ void Run::save() {
   }
   const SavedCheckpoint saved =
       save_checkpoint(output(), checkpoint, states.source(), saving, keep_last);
+  for (const std::string& warning : saved.warnings) { // the same one may come after every save
+    if (std::ranges::find(warnings_, warning) == warnings_.end()) {
+      warnings_.push_back(warning);
+    }
+  }
   if (!saved.folder.empty()) {
     checkpoint_ = saved.folder;
   } else if (ranks_.leads()) {

@@ -168,6 +168,7 @@ class Run {
   std::unique_ptr<GradientDump> gradient_dump_;
   std::vector<std::string> warnings_;
   RunStart start_;
+  FileDescriptor output_lock_; // on rank 0, as long as the run may write
   TrainingPosition position_;
   std::filesystem::path checkpoint_;
 };

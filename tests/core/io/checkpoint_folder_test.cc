@@ -1,5 +1,11 @@
 #include <palimpsest/tests/core/io/checkpoint_testing.h>
 
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+
 namespace palimpsest {
 namespace {
 
@@ -64,7 +70,7 @@ TEST(CheckpointFolder, TheOldestGoAndForeignNamesStay) {
   EXPECT_TRUE(fs::exists(output / "best"));
   std::vector<std::string> notes;
   EXPECT_EQ(newest_checkpoint(output.path(), Damaged::kRefuse, notes)->step, 11);
-  EXPECT_THROW(delete_old_checkpoints(output.path(), 0), InternalError);
+  EXPECT_THROW(delete_old_checkpoints(output.path(), 0, notes), InternalError);
 }
 
 TEST(CheckpointFolder, WhatIsBeingReadStays) {
@@ -86,9 +92,11 @@ TEST(CheckpointFolder, ADamagedOneDoesNotCountAsKept) {
     save_sample(output.path(), step, 1);
   }
   fs::remove(output / "step-00000009/rank-00000.safetensors");
+  std::vector<std::string> notes;
   EXPECT_THAT(
-      delete_old_checkpoints(output.path(), 1),
+      delete_old_checkpoints(output.path(), 1, notes),
       ElementsAre(output / "step-00000002", output / "step-00000001"));
+  EXPECT_THAT(notes, IsEmpty());
   EXPECT_THAT(steps(output.path()), ElementsAre(3, 9));
 }
 
@@ -114,6 +122,37 @@ TEST(CheckpointFolder, ADamagedNewestIsSkippedOnlyOnRequest) {
           AllOf(HasSubstr("skipped"), HasSubstr("step-00000002"), HasSubstr("rank-00001"))));
 }
 
+TEST(CheckpointFolder, OneThatCannotBeDeletedDoesNotKeepTheOthers) {
+  const TemporaryFolder output;
+  for (const int64_t step : {1, 2, 3}) {
+    save_sample(output.path(), step, 1);
+  }
+  fs::create_directories(output / ".step-00000002.deleting/in the way");
+  std::vector<std::string> notes;
+  EXPECT_THAT(
+      delete_old_checkpoints(output.path(), 1, notes), ElementsAre(output / "step-00000001"));
+  EXPECT_THAT(notes, ElementsAre(AllOf(HasSubstr("cannot"), HasSubstr("step-00000002"))));
+  EXPECT_THAT(remove_leftovers(output.path()), IsEmpty());
+  EXPECT_THAT(steps(output.path()), ElementsAre(2, 3));
+}
+
+TEST(CheckpointFolder, AReplacedOneIsThereUntilTheNewOneIs) {
+  const TemporaryFolder output;
+  const fs::path old = output / "step-00000001";
+  const fs::path next = temporary_folder(output.path(), 1);
+  for (const auto& [folder, text] : {std::pair(old, "old"), std::pair(next, "new")}) {
+    fs::create_directories(folder);
+    put(folder / "file", text);
+  }
+  replace_by_renames(next, old);
+  EXPECT_EQ(read_file(old / "file"), "new");
+  EXPECT_EQ(read_file(output / ".step-00000001.deleting/file"), "old");
+  EXPECT_THAT(remove_leftovers(output.path()), IsEmpty());
+  EXPECT_THROW(replace_by_renames(next, old), EnvironmentError); // there is no next one
+  EXPECT_EQ(read_file(old / "file"), "new");
+  EXPECT_EQ(std::distance(fs::directory_iterator(output.path()), {}), 1);
+}
+
 class RunStartTest : public ::testing::Test {
  protected:
   StartRequest request() const {
@@ -130,9 +169,14 @@ class RunStartTest : public ::testing::Test {
   std::string refusal(const StartRequest& asked) const {
     return message_of<UserError>([&] { decide_start(asked); });
   }
+  /// As a process that ends at once.
+  static void begin(const fs::path& output, RunStart start) {
+    const FileDescriptor lock = begin_run(output, start);
+    EXPECT_THAT(start.notes, testing::Each(testing::Not(HasSubstr("cannot be locked"))));
+  }
   /// A run that has saved these steps.
   void run_with(const std::vector<int64_t>& saved) {
-    begin_run(output(), {.run_id = "run-a"});
+    begin(output(), {.run_id = "run-a"});
     put(output() / "metrics.jsonl", "{}\n");
     for (const int64_t step : saved) {
       save_sample(output(), step, 1);
@@ -150,7 +194,7 @@ TEST_F(RunStartTest, AnEmptyFolderStartsANewRun) {
   EXPECT_EQ(first.run_id.size(), 16U);
   EXPECT_NE(decide_start(request()).run_id, first.run_id);
   EXPECT_FALSE(fs::exists(output())) << "deciding writes nothing";
-  begin_run(output(), first);
+  begin(output(), first);
   // Another rank that decides now, or a run that failed before its first step.
   EXPECT_EQ(decide_start(request()).run_id, first.run_id);
   StartRequest automatic = request();
@@ -166,7 +210,7 @@ TEST_F(RunStartTest, TheSameRunResumesFromTheNewest) {
   EXPECT_EQ(start.checkpoint, output() / "step-00000010");
   EXPECT_THAT(
       start.notes, ElementsAre(AllOf(HasSubstr("resuming run run-a"), HasSubstr("step 10"))));
-  begin_run(output(), start);
+  begin(output(), start);
   EXPECT_THAT(steps(output()), ElementsAre(9, 10));
 }
 
@@ -201,7 +245,7 @@ TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
   EXPECT_TRUE(start.is_new);
   EXPECT_NE(start.run_id, "run-a");
   EXPECT_FALSE(start.checkpoint.has_value());
-  begin_run(output(), start);
+  begin(output(), start);
   EXPECT_THAT(steps(output()), IsEmpty());
   EXPECT_THAT(steps(output() / "previous-1"), ElementsAre(9));
   for (const char* name : {"metrics.jsonl", "model", "run.json"}) {
@@ -212,13 +256,13 @@ TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
   // Once more; and the same answer on a rank that decides after this.
   EXPECT_EQ(decide_start(restart).run_id, start.run_id);
   put(output() / "metrics.jsonl", "{}\n");
-  begin_run(output(), decide_start(restart));
+  begin(output(), decide_start(restart));
   EXPECT_TRUE(fs::exists(output() / "previous-2/metrics.jsonl"));
 }
 
 TEST_F(RunStartTest, CheckpointsOfAnotherRunAreRefused) {
   run_with({9});
-  begin_run(output(), {.run_id = "run-b", .is_new = false});
+  begin(output(), {.run_id = "run-b", .is_new = false, .newest_step = 9});
   EXPECT_THAT(refusal(request()), AllOf(HasSubstr("run-b"), HasSubstr("run-a")));
 }
 
@@ -238,9 +282,71 @@ TEST_F(RunStartTest, ANamedCheckpoint) {
   EXPECT_NE(fork.run_id, "run-a");
   EXPECT_EQ(fork.checkpoint, output() / "step-00000009");
 
-  begin_run(named.output, fork);
+  begin(named.output, fork);
   put(named.output / "metrics.jsonl", "{}\n");
   EXPECT_THAT(refusal(named), AllOf(HasSubstr(fork.run_id), HasSubstr("run-a")));
+}
+
+TEST_F(RunStartTest, ANamedCheckpointOfAnotherRunInTheSameFolder) {
+  run_with({9, 10});
+  begin(output(), {.run_id = "run-b", .is_new = false, .newest_step = 10});
+  StartRequest named = request();
+  named.resume = (output() / "step-00000010").string();
+  EXPECT_THAT(refusal(named), AllOf(HasSubstr("run-b"), HasSubstr("run-a"), HasSubstr("step 10")));
+}
+
+TEST_F(RunStartTest, AFolderIsOneRunsAtATime) {
+  run_with({9});
+  const auto in_use = AllOf(
+      HasSubstr(output().string()),
+      HasSubstr(fmt::format("process {}", ::getpid())),
+      HasSubstr("another folder"));
+  const auto refuses = [&](const RunStart& start) {
+    return message_of<UserError>([&] { begin(output(), start); });
+  };
+  StartRequest again = request();
+  again.restart = true;
+  {
+    RunStart first = decide_start(request());
+    const FileDescriptor lock = begin_run(output(), first);
+    EXPECT_THAT(refuses(decide_start(request())), in_use);
+    EXPECT_THAT(refuses(decide_start(again)), in_use);
+    EXPECT_THAT(steps(output()), ElementsAre(9)) << "a refused run changes nothing";
+  }
+  RunStart restarted = decide_start(again);
+  const FileDescriptor lock = begin_run(output(), restarted); // moves the old run's files
+  EXPECT_THAT(refuses(decide_start(request())), in_use);
+}
+
+TEST_F(RunStartTest, WhatWasDecidedBeforeAnotherRunSavedIsRefused) {
+  run_with({9});
+  const RunStart start = decide_start(request());
+  save_sample(output(), 10, 1); // the other run saves and ends
+  EXPECT_THAT(
+      message_of<UserError>([&] { begin(output(), start); }),
+      AllOf(HasSubstr(output().string()), HasSubstr("start it again")));
+  begin(output(), decide_start(request()));
+}
+
+TEST_F(RunStartTest, AKilledRunHoldsNothing) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RunStart start{.run_id = "run-a"};
+    const FileDescriptor lock = begin_run(output(), start);
+    ::_exit(::write(ready[1], "x", 1) == 1 ? ::pause() : 3);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+  EXPECT_THAT(
+      message_of<UserError>([&] { begin(output(), decide_start(request())); }),
+      HasSubstr(fmt::format("process {} on", child)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  begin(output(), decide_start(request()));
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 TEST_F(RunStartTest, ChangesOfMeaningAreListedAndAllowedOnRequest) {

@@ -95,22 +95,19 @@ TEST(CheckpointWriter, ARankWithNothingHasNoFile) {
 
 TEST(CheckpointWriter, KeepsTheModelFolderWithoutItsWeights) {
   const TemporaryFolder output;
-  const TemporaryFolder source;
-  put(source / "tokenizer.json", "{\"tokens\": \"\xc3\xa4\"}");
-  put(source / "chat_template.jinja", "{{ x }}");
-  put(source / "training_notes.txt", "not the model's");
-  fs::create_directories(source / "additional_chat_templates");
-  put(source / "additional_chat_templates/rag.jinja", "{{ y }}");
+  const std::map<std::string, std::string> small_files = {
+      {"tokenizer.json", "{\"tokens\": \"\xc3\xa4\"}"},
+      {"chat_template.jinja", "{{ x }}"},
+      {"additional_chat_templates/rag.jinja", "{{ y }}"}};
   Checkpoint checkpoint = sample_checkpoint(1, 0, 1);
   checkpoint.model = new_layout(
       "{\"model_type\": \"llama\"}\n",
       std::vector<TensorDeclaration>{
           {"a", StoredDtype::BF16, {2, 3}}, {"b", StoredDtype::F32, {4}}},
       12);
-  checkpoint.model.copy_from = source.path();
+  checkpoint.model.small_files = small_files;
   checkpoint.model.files[0].metadata["note"] = "kept";
   save_checkpoint(output.path(), checkpoint, sample_source(1), {});
-  fs::remove_all(source.path());
 
   const CheckpointReader reader(output / "step-00000001");
   EXPECT_EQ(reader.config_text(), checkpoint.config_text);
@@ -123,12 +120,10 @@ TEST(CheckpointWriter, KeepsTheModelFolderWithoutItsWeights) {
     EXPECT_EQ(layout.files[i].metadata, checkpoint.model.files[i].metadata);
     EXPECT_EQ(layout.files[i].tensors, checkpoint.model.files[i].tensors);
   }
-  EXPECT_THAT(
-      names_in(layout.copy_from),
-      UnorderedElementsAre(
-          "config.json", "tokenizer.json", "chat_template.jinja", "additional_chat_templates"));
-  EXPECT_EQ(read_file(layout.copy_from / "tokenizer.json"), "{\"tokens\": \"\xc3\xa4\"}");
-  EXPECT_EQ(read_file(layout.copy_from / "additional_chat_templates/rag.jinja"), "{{ y }}");
+  EXPECT_EQ(layout.small_files, small_files);
+  for (const auto& [name, text] : small_files) {
+    EXPECT_EQ(read_file(output / "step-00000001/model" / name), text);
+  }
   reader.verify();
 }
 
@@ -215,6 +210,38 @@ TEST(CheckpointWriter, ANextSaveRemovesWhatAKilledOneLeft) {
   fs::create_directories(output / ".step-x.saving"); // not ours
   save_sample(output.path(), 4, 2);
   EXPECT_THAT(names_in(output.path()), UnorderedElementsAre("step-00000004", ".step-x.saving"));
+}
+
+TEST(CheckpointWriter, WhatCannotBeDeletedIsAWarning) {
+  const TemporaryFolder output;
+  for (const int64_t step : {1, 2, 3}) {
+    save_sample(output.path(), step, 2);
+  }
+  on_ranks(2, [&](const SavingRanks& ranks) {
+    const SavedCheckpoint saved = save_checkpoint(
+        output.path(),
+        sample_checkpoint(4, ranks.rank, 2),
+        [&](const StatePiece& piece, const PieceSink& sink) {
+          if (ranks.rank == 0) { // where the second checkpoint would go
+            fs::create_directories(output / ".step-00000002.deleting/in the way");
+          }
+          sample_source(4)(piece, sink);
+        },
+        ranks,
+        1);
+    EXPECT_EQ(saved.folder, output / "step-00000004");
+    if (ranks.rank == 0) {
+      EXPECT_THAT(
+          saved.warnings, ElementsAre(AllOf(HasSubstr("cannot"), HasSubstr("step-00000002"))));
+      EXPECT_THAT(saved.deleted, ElementsAre(output / "step-00000003", output / "step-00000001"));
+    } else {
+      EXPECT_THAT(saved.warnings, IsEmpty());
+    }
+  });
+  EXPECT_THAT(names_in(output.path()), UnorderedElementsAre("step-00000002", "step-00000004"));
+  expect_share(CheckpointReader(output / "step-00000004"), 4, 0, 1);
+  save_sample(output.path(), 5, 1, 1); // nothing is in the way any more
+  EXPECT_THAT(names_in(output.path()), ElementsAre("step-00000005"));
 }
 
 /// All ranks must throw; the messages in order of rank.
@@ -305,21 +332,31 @@ TEST(CheckpointWriter, AFullDiskLeavesTheOldCheckpoint) {
   EXPECT_EQ(exit_code_with_limit(output.path(), RLIM_INFINITY), 0);
 }
 
+/// Also where what rank 1 holds is not finite, which is in the part that rank 0 does not see.
 TEST(CheckpointWriter, RanksThatDoNotShareTheFolder) {
-  const TemporaryFolder here;
-  const TemporaryFolder there;
-  on_ranks(2, [&](const SavingRanks& ranks) {
-    const fs::path output = ranks.rank == 0 ? here.path() : there.path();
-    if (ranks.rank == 1) {
-      fs::create_directories(temporary_folder(output, 2));
-    }
-    const std::string message = message_of<EnvironmentError>([&] {
-      save_checkpoint(output, sample_checkpoint(2, ranks.rank, 2), sample_source(2), ranks);
+  for (const bool finite : {true, false}) {
+    const TemporaryFolder here;
+    const TemporaryFolder there;
+    on_ranks(2, [&](const SavingRanks& ranks) {
+      const fs::path output = ranks.rank == 0 ? here.path() : there.path();
+      if (ranks.rank == 1) {
+        fs::create_directories(temporary_folder(output, 2));
+      }
+      const auto source = [&](const StatePiece& piece, const PieceSink& sink) {
+        auto bytes = elements(piece.whole, piece.begin, piece.begin + piece.count, 2);
+        if (!finite && ranks.rank == 1 && piece.whole.state == "master" && !bytes.empty()) {
+          const float bad = std::numeric_limits<float>::quiet_NaN();
+          std::memcpy(bytes.data(), &bad, sizeof(bad));
+        }
+        sink(bytes);
+      };
+      const std::string message = message_of<EnvironmentError>(
+          [&] { save_checkpoint(output, sample_checkpoint(2, ranks.rank, 2), source, ranks); });
+      EXPECT_THAT(
+          message,
+          HasSubstr(ranks.rank == 0 ? "rank 1 does not write to the same folder" : "not saved"));
     });
-    EXPECT_THAT(
-        message,
-        HasSubstr(ranks.rank == 0 ? "rank 1 does not write to the same folder" : "not saved"));
-  });
+  }
 }
 
 } // namespace

@@ -124,6 +124,21 @@ TEST(HfFolder, RoundTripGivesEveryFileBackByteForByte) {
   }
 }
 
+TEST(HfFolder, SmallFilesAreThoseOfTheTimeOfOpening) {
+  const SmallFolder small({{std::string(kEmbeddingName), "abcdefgh"}});
+  const fs::path from = small.folder.path();
+  fs::create_directory(from / "additional_chat_templates");
+  put(from / "tokenizer.json", "{}");
+  put(from / "additional_chat_templates/rag.jinja", "{{ y }}");
+  const HfFolder source(from);
+  put(from / "tokenizer.json", "of another model");
+  fs::remove_all(from / "additional_chat_templates");
+  const TemporaryFolder out;
+  write_hf_folder(out / "model", layout_like(source), copy_of(source));
+  EXPECT_EQ(read_file(out / "model/tokenizer.json"), "{}");
+  EXPECT_EQ(read_file(out / "model/additional_chat_templates/rag.jinja"), "{{ y }}");
+}
+
 TEST(HfFolder, TiedHeadInEveryForm) {
   const Weight embedding{std::string(kEmbeddingName), "abcdefgh"};
   const Weight same_head{std::string(kHeadName), "abcdefgh"};
