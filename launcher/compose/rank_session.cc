@@ -1,14 +1,14 @@
 #include <palimpsest/launcher/compose/rank_session.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/launcher/launch/threads.h>
+#include <palimpsest/parallel/comm/all_texts.h>
 #include <palimpsest/parallel/comm/connect.h>
 #include <palimpsest/parallel/comm/mpi.h>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <array>
 #include <charconv>
 #include <chrono>
 #include <string>
@@ -51,12 +51,6 @@ WorldSettings world_settings(const RankEnvironment& environment, const RunConfig
   settings.timeout = std::chrono::seconds(config.parallel().timeout());
   settings.checked = config.parallel().check_operations();
   return settings;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 /// This rank's share of its host's processors, whoever has bound what. Collective.

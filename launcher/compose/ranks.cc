@@ -1,12 +1,11 @@
 #include <palimpsest/launcher/compose/ranks.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/parallel/comm/all_texts.h>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <optional>
 
@@ -34,22 +33,6 @@ bool all_agree(Communicator& ranks, bool mine) {
   disagree.fill_(mine ? 0 : 1);
   ranks.all_reduce(disagree, ReduceOp::kMax).wait();
   return disagree.item<int64_t>() == 0;
-}
-
-std::vector<std::string> all_texts(Communicator& ranks, const std::string& mine) {
-  const at::Tensor longest = at::zeros({1}, at::kLong);
-  longest.fill_(static_cast<int64_t>(mine.size()));
-  ranks.all_reduce(longest, ReduceOp::kMax).wait();
-  const auto size = longest.item<int64_t>() + 1; // ends with a zero
-  const at::Tensor sent = at::zeros({size}, at::kByte);
-  std::memcpy(sent.mutable_data_ptr(), mine.data(), mine.size());
-  const at::Tensor all = at::empty({size * ranks.size()}, at::kByte);
-  ranks.all_gather(sent, all).wait();
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * size);
-  }
-  return texts;
 }
 
 void Ranks::together(const std::function<void()>& part) {

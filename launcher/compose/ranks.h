@@ -15,7 +15,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace palimpsest {
 
@@ -83,8 +82,5 @@ class Ranks {
 
 /// Whether everybody gives true. Collective.
 bool all_agree(Communicator& ranks, bool mine);
-
-/// Everybody's text, by rank. Collective.
-std::vector<std::string> all_texts(Communicator& ranks, const std::string& mine);
 
 } // namespace palimpsest

@@ -16,6 +16,7 @@
 #include <palimpsest/launcher/compose/agreed_cost.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/report/metrics.h>
+#include <palimpsest/parallel/comm/all_texts.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/sharding/step_agreement.h>
 

@@ -1,6 +1,7 @@
 #include <palimpsest/parallel/comm/connect.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/parallel/comm/checked.h>
 #include <palimpsest/parallel/comm/engine_communicator.h>
 #include <palimpsest/parallel/comm/gloo.h>
@@ -11,8 +12,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -136,9 +135,10 @@ struct Parts {
 };
 
 Parts connect_gloo(WorldSettings settings, Heartbeat& heartbeat) {
-  if (settings.address.empty() || settings.port < 0 || settings.port > 65535) {
+  if (settings.address.empty() || settings.port < 1 || settings.port > 65535) {
     throw UserError(
-        "{} ranks over {} need an address and a port where rank 0 can be reached, not '{}:{}'",
+        "{} ranks over {} need an address and a port from 1 to 65535 where rank 0 can be reached, "
+        "not '{}:{}': set MASTER_ADDR and MASTER_PORT to the same for all ranks",
         settings.world_size,
         settings.backend == "auto" ? "gloo" : settings.backend,
         settings.address,
@@ -194,9 +194,7 @@ Parts connect_mpi(WorldSettings settings, Heartbeat& heartbeat) {
   if (settings.rank == 0) {
     std::string host = "127.0.0.1";
     if (!world.one_host) {
-      std::array<char, 256> name{};
-      ::gethostname(name.data(), name.size() - 1);
-      host = name.data();
+      host = host_name();
     }
     store = meet({.address = host, .serve = true, .timeout = settings.startup_timeout});
     fmt::format_to_n(where.data(), where.size() - 1, "{} {}", store.port, host);

@@ -75,9 +75,24 @@ class EngineAction final : public Ticket::Action {
   }
 
   void wait() override {
-    if (!heartbeat().ended() && poll()) {
-      return;
+    if (heartbeat().ended() || !poll()) {
+      wait_for_peers();
     }
+    if (request_ != nullptr) {
+      fail(heartbeat().reason());
+    }
+    if (error_) {
+      std::rethrow_exception(error_);
+    }
+  }
+
+ private:
+  Heartbeat& heartbeat() {
+    return *group_->heartbeat;
+  }
+
+  /// Until the operation is done or the world has ended.
+  void wait_for_peers() {
     heartbeat().status().set_waiting_for(what_ + " of " + group_->members.name);
     Patience patience(group_->engine->progresses_alone());
     const bool unwinding = std::uncaught_exceptions() > 0;
@@ -92,14 +107,6 @@ class EngineAction final : public Ticket::Action {
       patience.pause();
     }
     heartbeat().status().set_waiting_for("");
-    if (request_ != nullptr) {
-      fail(heartbeat().reason());
-    }
-  }
-
- private:
-  Heartbeat& heartbeat() {
-    return *group_->heartbeat;
   }
 
   bool poll() {
@@ -116,7 +123,11 @@ class EngineAction final : public Ticket::Action {
     }
     request_.reset();
     if (finish_) {
-      finish_();
+      try {
+        finish_();
+      } catch (...) {
+        error_ = std::current_exception(); // done, but the result is not there
+      }
     }
     return true;
   }
@@ -193,6 +204,7 @@ class EngineAction final : public Ticket::Action {
   std::string what_;
   OperationPlace place_;
   std::function<void()> finish_;
+  std::exception_ptr error_; // of finish_
 };
 
 void add_parts(const at::Tensor& parts, const at::Tensor& sum, int ranks) {

@@ -1,15 +1,12 @@
 #include <palimpsest/parallel/comm/fingerprint.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/parallel/comm/all_texts.h>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <vector>
@@ -20,22 +17,6 @@ namespace {
 
 /// Characters of a value that a message shows.
 constexpr size_t kShown = 80;
-
-/// The texts of all ranks, in rank order.
-std::vector<std::string> gather(Communicator& communicator, const std::string& mine) {
-  at::Tensor longest = at::full({1}, static_cast<int64_t>(mine.size()), at::kLong);
-  communicator.all_reduce(longest, ReduceOp::kMax).wait();
-  const int64_t room = longest.item<int64_t>() + 1;
-  const at::Tensor padded = at::zeros({room}, at::kByte);
-  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
-  const at::Tensor all = at::empty({room * communicator.size()}, at::kByte);
-  communicator.all_gather(padded, all).wait();
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + rank * room);
-  }
-  return texts;
-}
 
 /// Where all values are alike up to: a long one is shown from a little before that.
 size_t common_length(const std::vector<std::optional<std::string>>& values) {
@@ -67,7 +48,7 @@ std::string shown(const std::optional<std::string>& value, size_t common) {
 } // namespace
 
 void require_same(Communicator& communicator, const std::map<std::string, std::string>& mine) {
-  const std::vector<std::string> texts = gather(
+  const std::vector<std::string> texts = all_texts(
       communicator,
       nlohmann::json(mine).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   if (std::ranges::all_of(texts, [&](const std::string& text) { return text == texts[0]; })) {

@@ -145,9 +145,12 @@ std::optional<std::chrono::milliseconds> Heartbeat::since_long_work(const std::v
   if (board_ == nullptr) {
     return std::nullopt;
   }
-  // Only those that had any are watched for life.
+  // Only those that had any are watched for life. This rank waits: its own work delays nobody.
   std::vector<int> workers;
   for (const int rank : ranks) {
+    if (rank == rank_) {
+      continue;
+    }
     const std::string text = board_->get(beat_key(rank)).value_or("");
     if (!text.empty() && decode_report(text.substr(text.find(' '))).since_long_work >= 0) {
       workers.push_back(rank);

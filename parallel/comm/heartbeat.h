@@ -80,8 +80,8 @@ class Heartbeat {
   /// Asks the board now, not at the next beat, whether a peer has ended the world.
   bool ask_whether_ended();
 
-  /// How long ago the last declared long work among these ranks ended, of those that live; zero: it
-  /// goes on. Takes some intervals where there was any.
+  /// How long ago the last of the others among these ranks, of those that live, computed under
+  /// declared long work; zero: one does. Takes some intervals where there was any.
   std::optional<std::chrono::milliseconds> since_long_work(const std::vector<int>& ranks);
 
   /// Which ranks are not at the same operation and where they are, or which are dead: a sentence

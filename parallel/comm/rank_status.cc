@@ -21,12 +21,18 @@ void RankStatus::set_issued(const std::string& group, int64_t number) {
 void RankStatus::set_waiting_for(std::string what) {
   const std::lock_guard lock(mutex_);
   report_.waiting_for = std::move(what);
+  if (long_works_ > 0) {
+    long_work_end_ = report_.waiting_for.empty()
+        ? long_work_limit_
+        : std::min(*long_work_end_, std::chrono::steady_clock::now());
+  }
 }
 
 void RankStatus::begin_long_work(std::string what, std::chrono::steady_clock::time_point limit) {
   const std::lock_guard lock(mutex_);
   if (long_works_++ == 0) {
     report_.long_work = std::move(what);
+    long_work_limit_ = limit;
     long_work_end_ = limit;
   }
 }

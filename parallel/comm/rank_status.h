@@ -32,8 +32,9 @@ class RankStatus {
   struct Report {
     Place place;
     std::string waiting_for; // "all_gather 17 of 'shard'"; empty: it computes
-    std::string long_work; // empty: none declared now
-    int64_t since_long_work = -1; // ms since the last ended; 0: it goes on; -1: there was none
+    std::string long_work; // that it does now; empty: none declared, or it waits
+    /// ms since it last computed under declared long work; 0: it does; -1: it never did.
+    int64_t since_long_work = -1;
     std::map<std::string, int64_t> issued; // operations, by group
   };
 
@@ -43,7 +44,8 @@ class RankStatus {
   void set_issued(const std::string& group, int64_t number);
   void set_waiting_for(std::string what);
 
-  /// Declared long work; counted, so it nests. It counts as declared until `limit`.
+  /// Declared long work; counted, so it nests. It counts as declared until `limit`, but not while
+  /// this rank itself waits for others.
   void begin_long_work(std::string what, std::chrono::steady_clock::time_point limit);
   void end_long_work();
 
@@ -53,11 +55,13 @@ class RankStatus {
   mutable std::mutex mutex_;
   Report report_;
   int long_works_ = 0;
+  std::chrono::steady_clock::time_point long_work_limit_;
   std::optional<std::chrono::steady_clock::time_point> long_work_end_; // its limit while it goes on
 };
 
 /// Declares work during which peers that wait for this rank do not time out: tokenising, saving. For
-/// them a time limit begins when the work has ended.
+/// them a time limit begins when the work has ended, or when this rank has come to wait as well: who
+/// waits does not work.
 class ScopedLongWork {
  public:
   /// `at_most`: work that takes longer counts as hung.

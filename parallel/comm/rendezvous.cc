@@ -1,6 +1,7 @@
 #include <palimpsest/parallel/comm/rendezvous.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/parallel/comm/engine.h>
 
 #include <c10/util/Logging.h>
@@ -8,9 +9,11 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -24,7 +27,8 @@ namespace {
 /// A socket that closes unless somebody takes it.
 class Socket {
  public:
-  explicit Socket(int family) : fd_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  explicit Socket(int family, int flags = 0)
+      : fd_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0)) {}
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   ~Socket() {
@@ -103,25 +107,56 @@ int port_of(int fd) {
                                     : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+using Clock = std::chrono::steady_clock;
+
+/// How long one address of a host is tried before the next: a host that drops packets answers none.
+constexpr std::chrono::seconds kTry{3};
+
+/// 0 where somebody accepts at the address by then, else what errno calls the reason.
+int try_to_connect(const addrinfo& address, Clock::time_point deadline) {
+  const Socket socket(address.ai_family, SOCK_NONBLOCK);
+  if (socket.fd() < 0) {
+    return errno;
+  }
+  if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) == 0) {
+    return 0;
+  }
+  if (errno != EINPROGRESS) {
+    return errno;
+  }
+  pollfd connected{.fd = socket.fd(), .events = POLLOUT, .revents = 0};
+  int ready = 0;
+  do {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    ready = ::poll(&connected, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+  } while (ready < 0 && errno == EINTR);
+  if (ready < 1) {
+    return ready == 0 ? ETIMEDOUT : errno;
+  }
+  int error = 0;
+  socklen_t size = sizeof(error);
+  return ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
 /// Waits until somebody listens there: LibTorch's own waiting begins with long pauses and prints
 /// stack traces.
 void reach(const MeetingPoint& point) {
-  const auto deadline = std::chrono::steady_clock::now() + point.timeout;
+  const auto deadline = Clock::now() + point.timeout;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   std::string last = "no answer";
-  while (std::chrono::steady_clock::now() < deadline) {
+  while (Clock::now() < deadline) {
     addrinfo* found = nullptr;
     const int code =
         ::getaddrinfo(point.address.c_str(), std::to_string(point.port).c_str(), &hints, &found);
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, ::freeaddrinfo);
     last = code == 0 ? last : ::gai_strerror(code);
     for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-      const Socket socket(address->ai_family);
-      if (::connect(socket.fd(), address->ai_addr, address->ai_addrlen) == 0) {
+      const int error = try_to_connect(*address, std::min(deadline, Clock::now() + kTry));
+      if (error == 0) {
         return;
       }
-      last = strerror(errno);
+      last = strerror(error);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -129,10 +164,6 @@ void reach(const MeetingPoint& point) {
 }
 
 } // namespace
-
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address.starts_with("127.") || address == "::1";
-}
 
 Store meet(const MeetingPoint& point) {
   // Whatever fails is thrown, and told once by whoever catches it; LibTorch prints it too, with

@@ -33,9 +33,6 @@ struct Store {
 /// where nobody answers in time.
 Store meet(const MeetingPoint& point);
 
-/// Whether an address is this host's own: localhost, 127.*, ::1.
-bool is_loopback(const std::string& address);
-
 /// A store as the board of a Heartbeat.
 class StoreBoard final : public Board {
  public:

@@ -4,15 +4,25 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 
 namespace palimpsest {
 
+namespace {
+
+/// Mesh::world() of numbers that nobody has checked yet.
+int64_t ranks_of(const Mesh& mesh) {
+  return int64_t{mesh.pipeline} * mesh.replicate * mesh.shard;
+}
+
+} // namespace
+
 Mesh resolve_mesh(int world, const MeshRequest& request) {
   Mesh mesh{.pipeline = request.stages};
   const auto rest = [&](int others) { // at least 1: the product below then shows what is wrong
-    const int taken = request.stages * others;
-    return taken < 1 || world < taken ? 1 : world / taken;
+    const int64_t taken = int64_t{request.stages} * others;
+    return taken < 1 || world < taken ? 1 : static_cast<int>(world / taken);
   };
   if (request.zero == 0) {
     mesh.shard = request.shard.value_or(1);
@@ -25,14 +35,14 @@ Mesh resolve_mesh(int world, const MeshRequest& request) {
     mesh.shard = rest(mesh.replicate);
   }
   const bool positive = mesh.pipeline >= 1 && mesh.replicate >= 1 && mesh.shard >= 1;
-  if (!positive || mesh.world() != world) {
+  if (!positive || ranks_of(mesh) != world) {
     throw UserError(
         "{} pipeline stages x {} replicas x {} shards make {} ranks, but there are {}; start as "
         "many, or change pipeline.stages, parallel.replicate or parallel.shard",
         mesh.pipeline,
         mesh.replicate,
         mesh.shard,
-        mesh.world(),
+        ranks_of(mesh),
         world);
   }
   return mesh;

@@ -155,7 +155,17 @@ TEST(Connect, SettingsThatCannotBeServedAreRefused) {
   refused({.backend = "ucx"}, "backend 'ucx' is unknown; give one of auto, gloo, in_process, mpi");
   refused({.rank = 4, .world_size = 4}, "rank 4 of 4 is no rank");
   refused({.world_size = 2, .backend = "in_process"}, "one rank per process, this world has 2");
-  refused({.world_size = 2}, "need an address and a port");
+  for (const int rank : {0, 1}) {
+    for (const int port : {-1, 0, 65536}) {
+      refused(
+          {.rank = rank, .world_size = 2, .backend = "gloo", .address = "node-0", .port = port},
+          fmt::format(
+              "2 ranks over gloo need an address and a port from 1 to 65535 where rank 0 can be "
+              "reached, not 'node-0:{}': set MASTER_ADDR and MASTER_PORT",
+              port));
+    }
+    refused({.rank = rank, .world_size = 2, .port = 29500}, "not ':29500': set MASTER_ADDR");
+  }
   refused({.world_size = 2, .backend = "mpi"}, "an MPI launcher");
   refused({.world_size = 2, .backend = "nccl"}, "this run's are on the CPU");
 }
@@ -172,7 +182,8 @@ TEST(Connect, CheckedWorldsCompareOperations) {
   EXPECT_THAT(errors, Each(HasSubstr("rank 1 calls all_reduce (sum) of [2] Float")));
 }
 
-// Rank 0 works for several times the timeout, and says so; then rank 1 sleeps, and does not.
+// Rank 0 works for several times the timeout within what all have declared; then rank 1 sleeps, and
+// nobody has.
 TEST(Connect, DeclaredLongWorkIsWaitedForAndAHungRankIsNot) {
   const int port = free_port();
   const auto start = std::chrono::steady_clock::now();
@@ -181,11 +192,13 @@ TEST(Connect, DeclaredLongWorkIsWaitedForAndAHungRankIsNot) {
     settings.timeout = Milliseconds(400);
     settings.status = std::make_shared<RankStatus>();
     const auto world = connect(settings);
-    if (rank == 0) {
-      const ScopedLongWork work(*settings.status, "tokenising chat.jsonl");
-      std::this_thread::sleep_for(Milliseconds(1000));
+    {
+      const ScopedLongWork work(*settings.status, "saving a checkpoint");
+      if (rank == 0) {
+        std::this_thread::sleep_for(Milliseconds(1500));
+      }
+      world->barrier().wait();
     }
-    world->barrier().wait();
     if (rank == 1) {
       settings.status->set_place({.phase = "forward block 3", .step = 3, .operation = 12});
       std::this_thread::sleep_for(Milliseconds(2500));
@@ -222,12 +235,16 @@ TEST(Connect, ATransferNamesItsPeer) {
       AllOf(HasSubstr("receive from rank 1 of 'world'"), HasSubstr("rank 1 lives, at saving")));
 }
 
-// One rank of a world of its own process: sums for ever, until something ends it.
+// One rank of a world of its own process: sums for ever, within declared long work of all, until
+// something ends it.
 TEST(ConnectRank, DISABLED_RunsUntilAnError) {
   const char* const rank = std::getenv("PALIMPSEST_TEST_RANK");
   ASSERT_NE(rank, nullptr);
   WorldSettings settings =
       settings_of(std::atoi(rank), 3, std::atoi(std::getenv("PALIMPSEST_TEST_PORT")));
+  settings.timeout = std::chrono::seconds(2);
+  settings.status = std::make_shared<RankStatus>();
+  const ScopedLongWork work(*settings.status, "saving a checkpoint");
   const std::string file = std::string(std::getenv("PALIMPSEST_TEST_OUTPUT")) + rank;
   try {
     const auto world = connect(settings);
@@ -287,6 +304,12 @@ void expect_named(int signal) {
 
 TEST(Connect, AKilledRankIsNamedByAllOthers) {
   expect_named(SIGKILL);
+}
+
+// Its connections stay, so that only the time limit finds it: what the others have declared, and
+// what it has, must not lift that.
+TEST(Connect, AStoppedRankIsNamedByAllOthersAlsoWithinLongWork) {
+  expect_named(SIGSTOP);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-// Covers: parallel/comm/engine_communicator.cc, parallel/comm/c10d_engine.cc
+// Covers: parallel/comm/c10d_engine.cc
 #include <palimpsest/parallel/comm/gloo.h>
 
 #include <palimpsest/core/base/error.h>

@@ -136,6 +136,18 @@ TEST_F(HeartbeatTest, LongWorkCountsWhileItsRankLives) {
   EXPECT_EQ(ranks_[0]->since_long_work({1, 2}), std::nullopt);
 }
 
+TEST_F(HeartbeatTest, OnlyOthersThatComputeDoLongWork) {
+  using std::chrono::milliseconds;
+  const ScopedLongWork own(ranks_[0]->status(), "saving");
+  const ScopedLongWork theirs(ranks_[1]->status(), "saving");
+  wait_until([&] { return ranks_[2]->since_long_work({0, 1, 2}) == milliseconds(0); });
+  EXPECT_EQ(ranks_[0]->since_long_work({0, 2}), std::nullopt);
+  ranks_[0]->status().set_waiting_for("barrier 1 of world");
+  ranks_[1]->status().set_waiting_for("barrier 1 of world");
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_GE(ranks_[2]->since_long_work({0, 1, 2}), milliseconds(100));
+}
+
 TEST_F(HeartbeatTest, ManyMissingRanksAreCounted) {
   std::vector<int> ranks(20);
   for (int rank = 0; rank < 20; ++rank) {

@@ -41,6 +41,18 @@ TEST(RankStatus, LongWorkNestsAndEnds) {
   EXPECT_GE(status.report().since_long_work, 5);
 }
 
+TEST(RankStatus, WhoWaitsDoesNotWork) {
+  RankStatus status;
+  const ScopedLongWork work(status, "saving");
+  status.set_waiting_for("barrier 2 of world");
+  std::this_thread::sleep_for(std::chrono::milliseconds(6));
+  EXPECT_GE(status.report().since_long_work, 5);
+  EXPECT_EQ(status.report().long_work, "");
+  status.set_waiting_for("");
+  EXPECT_EQ(status.report().since_long_work, 0);
+  EXPECT_EQ(status.report().long_work, "saving");
+}
+
 TEST(RankStatus, LongWorkBeyondItsLimitIsNone) {
   RankStatus status;
   const ScopedLongWork work(status, "tokenising", std::chrono::milliseconds(1));

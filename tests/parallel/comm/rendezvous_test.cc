@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -68,12 +69,36 @@ TEST(Rendezvous, NobodyAtThePortIsNamedInTime) {
           HasSubstr("within 0.5 s"))));
 }
 
-TEST(Rendezvous, LoopbackAddresses) {
-  EXPECT_TRUE(is_loopback("localhost"));
-  EXPECT_TRUE(is_loopback("127.0.1.1"));
-  EXPECT_TRUE(is_loopback("::1"));
-  EXPECT_FALSE(is_loopback("node-127"));
-  EXPECT_FALSE(is_loopback("10.0.0.1"));
+// A listener whose queue is full answers nothing, like a host that drops packets.
+TEST(Rendezvous, AHostThatDoesNotAnswerIsNamedInTime) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener, 0), 0);
+  socklen_t size = sizeof(address);
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  std::vector<int> queue;
+  for (int i = 0; i < 4; ++i) {
+    queue.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    ::connect(queue.back(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THAT(
+      [&] {
+        meet(
+            {.address = "127.0.0.1",
+             .port = ntohs(address.sin_port),
+             .timeout = std::chrono::milliseconds(400)});
+      },
+      ThrowsMessage<EnvironmentError>(
+          AllOf(HasSubstr("within 0.4 s"), HasSubstr("Connection timed out"))));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  queue.push_back(listener);
+  for (const int fd : queue) {
+    ::close(fd);
+  }
 }
 
 } // namespace

@@ -50,6 +50,15 @@ TEST(Mesh, AProductThatIsNotTheWorldIsRefusedWithItsNumbers) {
   refused(4, {.replicate = 2}, "make 2 ranks, but there are 4");
   refused(2, {.zero = 3, .replicate = -1, .shard = -2}, "-1 replicas x -2 shards");
   refused(2, {.stages = 0}, "0 pipeline stages");
+  // Products beyond 32 bits: 2^40 and 2^60 would be 0 there.
+  constexpr int kMany = 1 << 20;
+  refused(2, {.zero = 3, .stages = kMany, .shard = kMany}, "make 1099511627776 ranks");
+  refused(
+      2,
+      {.zero = 3, .stages = kMany, .replicate = kMany, .shard = kMany},
+      "make 1152921504606846976 ranks, but there are 2");
+  // 641 * 6700417 = 2^32 + 1: one rank, to 32 bits.
+  refused(1, {.replicate = 641, .shard = 6700417}, "make 4294967297 ranks, but there are 1");
 }
 
 TEST(Mesh, EachRankSeesItsGroups) {
