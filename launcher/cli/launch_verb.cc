@@ -4,6 +4,7 @@
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/launch/job.h>
@@ -21,6 +22,8 @@
 namespace palimpsest {
 namespace {
 
+constexpr int kUsageExitCode = 2;
+
 struct LaunchVerbOptions {
   LaunchOptions launch;
   int64_t grace = 120;
@@ -35,22 +38,20 @@ using RankArguments = std::vector<std::string>;
 /// Loads the config that `train` will load, so that its errors come once and before any rank, and
 /// its output folder is known.
 std::filesystem::path output_of_training(const RankArguments& arguments) {
-  std::string path;
-  std::vector<std::string> overrides;
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    if (arguments[i].starts_with('-')) {
-      continue;
-    }
-    if (path.empty()) {
-      path = arguments[i];
-    } else if (arguments[i].find('=') != std::string::npos) {
-      overrides.push_back(arguments[i]);
-    }
+  CLI::App program("", "palimpsest");
+  add_train_verb(program);
+  CLI::App* train = program.get_subcommand("train");
+  train->callback({}); // the arguments are read, and nothing is trained
+  try {
+    program.parse(RankArguments(arguments.rbegin(), arguments.rend())); // takes the last one first
+  } catch (const CLI::ParseError& error) { // --help too, with code 0
+    throw ExitCode(program.exit(error) == 0 ? 0 : kUsageExitCode);
   }
-  if (path.empty()) {
-    throw UserError("launch train: the config file is missing; as in: launch -n 4 train run.yaml");
-  }
-  return load_config(path, overrides).training().output();
+  return load_config(
+             train->get_option("config")->results().front(),
+             train->get_option("overrides")->results())
+      .training()
+      .output();
 }
 
 /// In a process that mpirun started: the verb, as a supervised rank.

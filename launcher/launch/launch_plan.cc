@@ -1,11 +1,11 @@
 #include <palimpsest/launcher/launch/launch_plan.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/launcher/launch/host_list.h>
 #include <palimpsest/launcher/launch/threads.h>
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <optional>
@@ -13,14 +13,8 @@
 namespace palimpsest {
 namespace {
 
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 bool is_this_host(const std::string& name, const std::string& this_host) {
-  return name == this_host || name == "localhost" || name.starts_with("127.") ||
+  return name == this_host || is_loopback(name) ||
       name == this_host.substr(0, this_host.find('.')) ||
       name.substr(0, name.find('.')) == this_host;
 }

@@ -1,6 +1,7 @@
 #include <palimpsest/launcher/launch/rank_environment.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/launcher/launch/host_list.h>
 
 #include <fmt/format.h>
@@ -95,11 +96,6 @@ class Reader {
  private:
   const Environment& environment_;
 };
-
-/// Whether an address can only mean the host that uses it.
-bool is_loopback(std::string_view address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
 
 /// Refuses what no job can be. Names are what the four numbers came from.
 void check_ranks(const RankEnvironment& ranks) {
@@ -476,17 +472,6 @@ RankEnvironment detect_rank(const Environment& environment, const RankFlags& fla
     ranks.listen_fd = static_cast<int>(reader.number(kListenFdVariable));
   }
   return ranks;
-}
-
-void RankEnvironment::require_meeting_point() const {
-  if (address.empty() || port == 0) {
-    throw UserError(
-        "{} ranks started by {} do not know where rank 0 listens: address {}; port {}",
-        world_size,
-        name_of(how),
-        address.empty() ? sources.at("address") : address,
-        port == 0 ? sources.at("port") : std::to_string(port));
-  }
 }
 
 std::string RankEnvironment::describe() const {

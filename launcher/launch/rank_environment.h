@@ -4,8 +4,8 @@
 // palimpsest launch, torchrun, mpirun of Open MPI, MPICH or Intel MPI, srun, or nobody.
 //
 //   const RankEnvironment ranks = detect_rank(current_environment(), flags);
-//   if (ranks.world_size > 1 && !ranks.mpi_launched) {
-//     ranks.require_meeting_point();                 // TCPStore at ranks.address:ranks.port
+//   if (ranks.world_size > 1) {
+//     std::cout << ranks.describe();
 //   }
 //
 // The first complete source wins: flags, torchrun's variables, an MPI launcher's, a Slurm step's,
@@ -63,7 +63,8 @@ struct RankEnvironment {
   int local_rank = 0; // among the ranks of this host, in rank order
   int local_world_size = 1; // ranks on this host
 
-  /// Where rank 0 listens; empty and 0 where nobody said and nothing could be derived.
+  /// Where rank 0 listens; empty and 0 where nobody said and nothing could be derived: then only MPI
+  /// finds the others, and `sources` says what to set.
   std::string address;
   int port = 0;
   /// torchrun's own store listens there already: rank 0 too connects as a client.
@@ -84,9 +85,6 @@ struct RankEnvironment {
 
   /// Where each value came from: "rank" -> "RANK=3", "port" -> "derived from SLURM_JOB_ID=17".
   std::map<std::string, std::string> sources;
-
-  /// UserError naming what to set unless address and port are known.
-  void require_meeting_point() const;
 
   /// "rank 3 of 8 (RANK=3), local rank 1 of 4 (LOCAL_RANK=1), meeting at 10.0.0.1:29500
   /// (MASTER_ADDR, MASTER_PORT), by torchrun", one item a line.

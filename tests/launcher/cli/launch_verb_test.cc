@@ -55,6 +55,38 @@ TEST_F(LaunchVerb, TheLogsFollowTheOutputThatTheOverridesName) {
   EXPECT_THAT(given.out, HasSubstr("logs      here/rank-0000.log"));
 }
 
+// Every order and way of writing that `train` takes: a value of an option is no config.
+TEST_F(LaunchVerb, TheRanksArgumentsAreReadAsTrainReadsThem) {
+  const std::string output = "training.output=" + (folder_ / "other").string();
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"--dump-gradients", "g.safetensors", config_, output},
+           {"--dump-gradients=g.safetensors", config_, output},
+           {config_, "--dump-gradients", "a=b.safetensors", output},
+           {"--allow-change", config_, output},
+           {config_, output, "--dump-gradients", "g.safetensors"}}) {
+    std::vector<std::string> all = {"launch", "-n", "2", "--dry-run", "train"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = run(all);
+    EXPECT_EQ(outcome.exit_code, 0) << ::testing::PrintToString(words) << outcome.err;
+    EXPECT_THAT(
+        outcome.out, HasSubstr("logs      " + (folder_ / "other/logs/rank-0000.log").string()))
+        << ::testing::PrintToString(words);
+  }
+}
+
+TEST_F(LaunchVerb, WhatTrainDoesNotTakeIsAnErrorBeforeAnyRank) {
+  const Outcome unknown = run({"launch", "-n", "2", "train", config_, "--dump-gradient", "g"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("--dump-gradient"));
+  const Outcome missing = run({"launch", "-n", "2", "train", "--allow-change"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("config is required"));
+  const Outcome help = run({"launch", "-n", "2", "train", "--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.out, HasSubstr("--dump-gradients"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
 TEST_F(LaunchVerb, WorldSizeFollowsHostfileAndFilters) {
   const std::string hosts = (folder_ / "hosts.txt").string();
   std::ofstream(hosts) << "w0 slots=4\nw1 slots=4\n";
