@@ -136,7 +136,8 @@ TEST(Resume, AnyLayoutGoesOnFromAnyOther) {
 TEST(Resume, AnotherMicroBatchTakesUpTheSamplesWhereTheyWereLeft) {
   const TestFolder folder;
   const std::string config = yaml(folder);
-  const Finished whole = testing::train(config, folder, overrides({1, 0}, "fp32"));
+  Finished whole = testing::train(config, folder, overrides({1, 0}, "fp32"));
+  whole.run.reset(); // an output folder is one run's at a time
   forget_after_five(folder);
   const Finished rest =
       testing::train_on(2, config, folder, overrides({2, 2, 2}, "fp32"), /*anew=*/false);
@@ -151,7 +152,8 @@ TEST(Resume, AnotherMicroBatchTakesUpTheSamplesWhereTheyWereLeft) {
 TEST(Resume, AFinishedRunHasNothingLeftToDo) {
   const TestFolder folder;
   const std::string config = yaml(folder);
-  const Finished whole = testing::train(config, folder);
+  Finished whole = testing::train(config, folder);
+  whole.run.reset(); // an output folder is one run's at a time
   const Finished again = testing::train_on(1, config, folder, {}, /*anew=*/false);
   EXPECT_TRUE(again.records.all.empty());
   EXPECT_EQ(again.parameters, whole.parameters);
