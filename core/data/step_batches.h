@@ -53,6 +53,9 @@ class StepBatches final : public BatchSource {
   StepWindow window(int64_t step) const {
     return windows_.at(step);
   }
+  int64_t steps_per_epoch() const {
+    return windows_.per_epoch();
+  }
   /// Of an epoch.
   int64_t sample_count() const {
     return source_->size();

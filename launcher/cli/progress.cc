@@ -25,8 +25,11 @@ std::string clock_text(double seconds) {
 
 } // namespace
 
+// Open MPI gives a rank a terminal as its standard output, wherever mpirun's own goes, but none as
+// its standard error.
 Progress::Progress(int64_t steps, int64_t every, std::ostream& out)
-    : steps_(steps), every_(every), out_(out), terminal_(&out == &std::cout && isatty(1) == 1) {}
+    : steps_(steps), every_(every), out_(out),
+      terminal_(&out == &std::cout && isatty(1) == 1 && isatty(2) == 1) {}
 
 void Progress::step_end(const StepRecord& record) {
   if (first_.step == 0) {
@@ -47,6 +50,12 @@ void Progress::step_end(const StepRecord& record) {
     out_ << "\r\033[K" << bar(record) << (end ? "\n" : "") << std::flush;
   } else if (end || record.step == 1 || record.step % every_ == 0) {
     out_ << line(record) << std::endl;
+  }
+}
+
+void Progress::interrupt() {
+  if (terminal_ && every_ != 0 && last_.step > 0 && last_.step < steps_) {
+    out_ << std::endl;
   }
 }
 

@@ -23,6 +23,9 @@ class Progress final : public Observer {
 
   void step_end(const StepRecord& record) override;
 
+  /// Ends the line of a bar that has not come to its end.
+  void interrupt();
+
   /// UserError where all steps were skipped, so that nothing was learned.
   void require_update() const;
 

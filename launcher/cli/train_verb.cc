@@ -39,6 +39,23 @@ void add_rank_flags(CLI::App& verb, RankFlags& flags) {
   verb.add_option("--master-port", flags.port, "Port at which rank 0 listens")->group(group);
 }
 
+/// What a run that was asked to stop leaves, and how to go on.
+std::string stop_text(const Run& run) {
+  const std::string stopped = fmt::format("stopped after step {} as asked", run.position().step);
+  if (!run.saved()) {
+    return stopped + "; it was not saved, since its parameters are not finite";
+  }
+  const RunConfig& config = run.config();
+  const bool begins_anew = config.training().restart();
+  const bool named = config.checkpoint().has_resume() && config.checkpoint().resume() != "auto";
+  return fmt::format(
+      "{}; the same command{}{} goes on from {}",
+      stopped,
+      begins_anew ? " with training.restart=false" : "",
+      named ? " with checkpoint.resume=auto" : "",
+      run.checkpoint().string());
+}
+
 int train_rank(
     const TrainOptions& options,
     const RunConfig& config,
@@ -46,7 +63,6 @@ int train_rank(
     Ranks& ranks) {
   const int64_t baseline = current_rss();
   Run run(config, ranks);
-  run.compare_ranks(PALIMPSEST_VERSION);
   // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
   const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
   std::ostream nowhere(nullptr);
@@ -57,7 +73,9 @@ int train_rank(
         << describe_traffic(run.full_plan()) << std::flush;
   }
   if (ranks.size() == 1) {
-    const auto advice = launch_advice(cuda::device_count(), {"train", options.config});
+    std::vector<std::string> arguments = {"train", options.config};
+    arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
+    const auto advice = launch_advice(cuda::device_count(), arguments);
     out << advice.value_or("") << (advice ? "\n" : "");
   }
   if (!options.dump_gradients.empty()) {
@@ -68,19 +86,16 @@ int train_rank(
     out << note << std::endl;
   }
   Progress progress(run.batches().step_count(), quiet ? 0 : config.logging().every(), out);
-  const bool finished = run.train({&progress, &session.status()});
+  const bool finished = run.train({&progress, &session.status(run.position().step + 1)});
   for (const std::string& warning : run.warnings()) {
     out << "warning: " << warning << std::endl;
   }
   if (!finished) {
-    out << fmt::format(
-               "stopped after step {} as asked; the same command goes on from {}",
-               run.position().step,
-               run.checkpoint().string())
-        << std::endl;
+    progress.interrupt();
+    out << stop_text(run) << std::endl;
     return kStoppedExitCode;
   }
-  progress.require_update();
+  ranks.alike([&] { progress.require_update(); });
   const std::filesystem::path folder = run.write_model();
   out << progress.summary(run.full_report(), baseline);
   if (!run.checkpoint().empty()) {
@@ -91,8 +106,11 @@ int train_rank(
 }
 
 void train(const TrainOptions& options) {
-  const RunConfig config = load_config(options.config, options.overrides);
-  RankSession session(options.rank, config);
+  RunConfig config = load_config(options.config, options.overrides);
+  RankSession session(options.rank, config, PALIMPSEST_VERSION);
+  if (session.environment().attempt > 0) { // a launcher's second try goes on from the first
+    config.mutable_training()->set_restart(false);
+  }
   const int code =
       session.run([&](Ranks& ranks) { return train_rank(options, config, session, ranks); });
   if (code != 0) {

@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/io/checkpoint_manifest.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/models/head_block.h>
 
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -144,6 +146,11 @@ std::string Model::description() const {
       chain_.parameter_count(),
       chain_.layers.size(),
       dtype);
+}
+
+std::string Model::fingerprint() const {
+  const std::string config = layout().config_text;
+  return fmt::format("{}, {:016x}", description(), checksum(std::as_bytes(std::span(config))));
 }
 
 at::Tensor Model::logits(const at::Tensor& ids) const {

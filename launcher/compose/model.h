@@ -33,6 +33,9 @@ class Model {
   /// "llama, 31,990,272 parameters, fp32".
   std::string description() const;
 
+  /// Equal for equal models: the description, and a hash of what config.json says.
+  std::string fingerprint() const;
+
   /// What samples must be like: token ids below the vocabulary, at most so many positions; or
   /// features.
   bool reads_tokens() const {

@@ -2,15 +2,19 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/host.h>
+#include <palimpsest/core/config/show.h>
 #include <palimpsest/launcher/launch/threads.h>
 #include <palimpsest/parallel/comm/all_texts.h>
 #include <palimpsest/parallel/comm/connect.h>
+#include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/comm/mpi.h>
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <chrono>
+#include <map>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,7 +25,7 @@ namespace {
 
 class StatusObserver final : public Observer {
  public:
-  explicit StatusObserver(RankStatus& status) : status_(status) {}
+  StatusObserver(RankStatus& status, int64_t step) : status_(status), step_(step) {}
   void op_begin(size_t index, const Op& op) override {
     status_.set_place(
         {.phase = to_text(op), .step = step_, .operation = static_cast<int64_t>(index)});
@@ -33,7 +37,7 @@ class StatusObserver final : public Observer {
 
  private:
   RankStatus& status_;
-  int64_t step_ = 1;
+  int64_t step_;
 };
 
 WorldSettings world_settings(const RankEnvironment& environment, const RunConfig& config) {
@@ -86,15 +90,32 @@ bool can_use_mpi() {
   return has_mpi();
 }
 
-RankSession::RankSession(const RankFlags& flags, const RunConfig& config)
-    : environment_(detect_rank(current_environment(), flags)),
-      lifeline_(launchers_of(environment_)), status_(std::make_shared<RankStatus>()),
-      status_observer_(std::make_unique<StatusObserver>(*status_)) {
+RankSession::RankSession(const RankFlags& flags, RunConfig config, std::string build)
+    : config_(std::move(config)), build_(std::move(build)),
+      environment_(detect_rank(current_environment(), flags)),
+      lifeline_(launchers_of(environment_)), status_(std::make_shared<RankStatus>()) {
   if (environment_.world_size > 1) {
-    WorldSettings settings = world_settings(environment_, config);
+    WorldSettings settings = world_settings(environment_, config_);
     settings.status = status_;
     world_ = connect(settings);
   }
+}
+
+void RankSession::compare_ranks(Ranks& ranks) const {
+  std::map<std::string, std::string> facts = {{"build", build_}};
+  ranks.together([&] {
+    std::istringstream text(config_text(config_, ranks.size()));
+    int number = 0;
+    for (std::string line; std::getline(text, line);) {
+      facts[fmt::format("config, line {}", ++number)] = line;
+    }
+  });
+  ranks.alike([&] { require_same(*world_, facts); });
+}
+
+Observer& RankSession::status(int64_t step) {
+  status_observer_ = std::make_unique<StatusObserver>(*status_, step);
+  return *status_observer_;
 }
 
 int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
@@ -108,11 +129,14 @@ int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
   here.ranks = environment_.local_world_size;
   here.threads = fair_threads(*world_);
   Ranks ranks(*world_, here);
+  const bool leads = ranks.leads();
   try {
+    compare_ranks(ranks);
     return body(ranks);
   } catch (const Error& error) {
     if (ranks.failed_together()) {
-      if (ranks.leads()) {
+      world_.reset();
+      if (leads) {
         throw;
       }
       // Launchers end all ranks at the first failure: rank 0 has the word before.

@@ -2,7 +2,7 @@
 
 // This process as one of the ranks of a run: found, connected, and ended as one of them.
 //
-//   RankSession session(flags, config);
+//   RankSession session(flags, config, version);
 //   return session.run([&](Ranks& ranks) {        // the exit code
 //     Run run(config, ranks);
 //     ...
@@ -23,6 +23,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace palimpsest {
 
@@ -32,21 +33,25 @@ bool can_use_mpi();
 class RankSession {
  public:
   /// Finds out which rank this is and connects it to the others. UserError for contradictory flags
-  /// or variables; EnvironmentError where the others do not come.
-  RankSession(const RankFlags& flags, const RunConfig& config);
+  /// or variables; EnvironmentError where the others do not come. `build` names this program's.
+  RankSession(const RankFlags& flags, RunConfig config, std::string build);
 
-  /// What `body` returns, or the exit code of an error that another rank tells.
+  /// Compares build and config with the other ranks', a UserError naming the first difference; then
+  /// what `body` returns, or the exit code of an error that another rank tells.
   int run(const std::function<int(Ranks& ranks)>& body);
 
-  /// Tells the others where this rank is, if they should wait for it in vain.
-  Observer& status() {
-    return *status_observer_;
-  }
+  /// Tells the others where this rank is, if they should wait for it in vain. `step`: the first that
+  /// it will see, from 1.
+  Observer& status(int64_t step);
   const RankEnvironment& environment() const {
     return environment_;
   }
 
  private:
+  void compare_ranks(Ranks& ranks) const;
+
+  RunConfig config_;
+  std::string build_;
   RankEnvironment environment_;
   StopRequest stop_;
   Lifeline lifeline_;

@@ -35,6 +35,15 @@ bool all_agree(Communicator& ranks, bool mine) {
   return disagree.item<int64_t>() == 0;
 }
 
+void Ranks::alike(const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const Error&) {
+    failed_together_ = true;
+    throw;
+  }
+}
+
 void Ranks::together(const std::function<void()>& part) {
   if (world_ == nullptr || size() == 1) {
     part();

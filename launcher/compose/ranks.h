@@ -67,9 +67,15 @@ class Ranks {
   /// Runs a part that talks to no other rank. Where it throws on some ranks, all throw the error of
   /// the first of them, which names its rank unless it is everybody's.
   void together(const std::function<void()>& part);
-  /// Whether that has happened: then every rank knows the error, and one tells it.
+  /// Runs a part that ends alike on all ranks by what it exchanges: its error is everybody's too.
+  void alike(const std::function<void()>& part);
+  /// Whether either has thrown: then every rank knows the error, and one tells it.
   bool failed_together() const {
     return failed_together_;
+  }
+  /// Its error was dealt with, on all ranks.
+  void recover() {
+    failed_together_ = false;
   }
 
  private:

@@ -28,7 +28,6 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <utility>
 
 namespace palimpsest {
@@ -135,6 +134,20 @@ MeshRequest mesh_request(const RunConfig& config) {
   return request;
 }
 
+/// The newest checkpoint of the folder that is older than this one of its own.
+std::optional<std::filesystem::path> older_checkpoint(
+    const std::filesystem::path& output,
+    const std::filesystem::path& checkpoint) {
+  std::optional<std::filesystem::path> older;
+  for (const NumberedCheckpoint& numbered : list_checkpoints(output)) {
+    if (numbered.folder == checkpoint) {
+      return older;
+    }
+    older = numbered.folder;
+  }
+  return std::nullopt;
+}
+
 /// Saves after every so many steps.
 class PeriodicSave final : public Observer {
  public:
@@ -186,14 +199,13 @@ Run::Run(RunConfig config, Ranks& ranks)
         model_->chain(), first.front(), memory_, {.moment_count = optimizer_->moment_count()});
   });
   if (ranks_.world() != nullptr) {
+    compare_ranks();
     groups_ = split_world(*ranks_.world(), mesh_);
     agree_on_cost(cost, *ranks_.world());
     links = measure_links(*ranks_.world());
   }
-  ranks_.together([&] {
-    plans_.emplace(config_, std::move(cost), mesh_, links);
-    full_plan();
-  });
+  ranks_.together([&] { plans_.emplace(config_, std::move(cost), mesh_, links); });
+  plan_all_windows();
 }
 
 Run::~Run() = default;
@@ -260,20 +272,31 @@ const PlanReport& Run::full_report() {
   return plans_->report(micro_batches());
 }
 
-void Run::compare_ranks(const std::string& build) {
-  if (ranks_.world() == nullptr) {
-    return;
+/// Before the first exchange whose size depends on what is compared.
+void Run::compare_ranks() {
+  ranks_.alike([&] {
+    require_same(
+        *ranks_.world(),
+        {{"model", model_->fingerprint()},
+         {"samples of an epoch", std::to_string(batches_->sample_count())},
+         {"steps", std::to_string(batches_->step_count())}});
+  });
+}
+
+/// The plan of a full step and that of an epoch's last, so that none has to be made or refused, or
+/// turns out to be another than the other ranks', in the middle of a run.
+void Run::plan_all_windows() {
+  std::map<std::string, std::string> signatures;
+  ranks_.together([&] {
+    for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
+      const auto count = static_cast<int>(batches_->micro_batch_sizes(step).size());
+      signatures[fmt::format("plan of {} micro-batches", count)] =
+          std::to_string(plans_->signature(count));
+    }
+  });
+  if (ranks_.world() != nullptr) {
+    ranks_.alike([&] { require_same(*ranks_.world(), signatures); });
   }
-  std::map<std::string, std::string> facts = {
-      {"build", build},
-      {"model", model_->description()},
-      {"plan", std::to_string(plans_->signature(micro_batches()))}};
-  std::istringstream config(config_text(config_, ranks_.size()));
-  int number = 0;
-  for (std::string line; std::getline(config, line);) {
-    facts[fmt::format("config, line {}", ++number)] = line;
-  }
-  require_same(*ranks_.world(), facts);
 }
 
 void Run::prepare(bool allow_change) {
@@ -287,10 +310,41 @@ void Run::prepare(bool allow_change) {
       output_lock_ = begin_run(output(), start_);
     }
   });
-  ranks_.together([&] { allocate(); });
+  ranks_.together([&] {
+    if (read_file(output() / "run.json").find(start_.run_id) == std::string::npos) {
+      throw EnvironmentError(
+          "training.output: {} does not hold what rank 0 wrote there; give a folder that all "
+          "machines share",
+          output().string());
+    }
+  });
+  load_states();
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   for (size_t unit = 0; unit < model_->chain().units.size(); ++unit) {
     store_->refresh(static_cast<int>(unit));
+  }
+}
+
+/// With checkpoint.resume=auto a checkpoint that turns out to be damaged makes way for the one
+/// before it.
+void Run::load_states() {
+  for (;;) {
+    try {
+      return ranks_.together([&] { allocate(); });
+    } catch (const Error& error) {
+      const bool automatic = config_.checkpoint().resume() == "auto" && start_.checkpoint;
+      const auto older = automatic ? older_checkpoint(output(), *start_.checkpoint) : std::nullopt;
+      if (!older) {
+        throw;
+      }
+      ranks_.recover();
+      start_.notes.push_back(fmt::format(
+          "passed over {}: {}; going on from {}",
+          start_.checkpoint->string(),
+          error.what(),
+          older->string()));
+      start_.checkpoint = older;
+    }
   }
 }
 
@@ -315,7 +369,10 @@ void Run::decide_start(bool allow_change) {
     start_.run_id = all_texts(*ranks_.world(), start_.run_id).front();
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] != all.front()) {
+    ranks_.alike([&] {
+      if (all[rank] == all.front()) {
+        return;
+      }
       throw EnvironmentError(
           "training.output: {} is not the same folder everywhere: rank 0 goes on from {}, rank {} "
           "from {}; give a folder that all machines share",
@@ -323,7 +380,7 @@ void Run::decide_start(bool allow_change) {
           all.front(),
           rank,
           all[rank]);
-    }
+    });
   }
 }
 
@@ -354,6 +411,17 @@ void Run::load(const std::filesystem::path& checkpoint) {
         checkpoint.string(),
         info.data().samples(),
         batches_->sample_count());
+  }
+  if (info.data().consumed() != batches_->consumed(info.step())) {
+    throw UserError(
+        "training.global_batch_size: the {} steps of {} took {} samples, with this batch they "
+        "would "
+        "have taken {}, so that samples would be left out or come twice; keep the batch, or start "
+        "anew in another output folder",
+        info.step(),
+        checkpoint.string(),
+        info.data().consumed(),
+        batches_->consumed(info.step()));
   }
   SavedStates(model_->chain(), *store_, groups_).load(reader);
   position_ = {.step = info.step(), .updates = info.updates()};
@@ -396,8 +464,9 @@ void Run::save() {
   if (config_.checkpoint().has_keep_last()) {
     keep_last = config_.checkpoint().keep_last();
   }
-  const SavedCheckpoint saved =
-      save_checkpoint(output(), checkpoint, states.source(), saving, keep_last);
+  SavedCheckpoint saved;
+  ranks_.alike(
+      [&] { saved = save_checkpoint(output(), checkpoint, states.source(), saving, keep_last); });
   for (const std::string& warning : saved.warnings) { // the same one may come after every save
     if (std::ranges::find(warnings_, warning) == warnings_.end()) {
       warnings_.push_back(warning);
@@ -489,16 +558,24 @@ bool Run::train(const std::vector<Observer*>& observers) {
   const int64_t begin = position_.step;
   const bool finished = trainer.run(all);
   position_ = trainer.position();
-  const bool saved = checkpoint_.filename() == step_folder(position_.step);
-  if (!saved && position_.step > begin && (periodic || !finished)) {
+  const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
+  const bool due = !finished || (position_.step > begin && !tried);
+  if (due && !saved()) {
     save();
   }
   return finished;
 }
 
+bool Run::saved() const {
+  return checkpoint_.filename() == step_folder(position_.step);
+}
+
 int64_t Run::next_token(const std::vector<int64_t>& ids) {
   if (ids.empty()) {
     throw UserError("next_token: there must be at least one token to go on from");
+  }
+  if (config_.parallel().zero() == 3) {
+    throw UserError("next_token: parallel.zero 3 keeps no whole parameters between steps");
   }
   const ScopedContext here(memory_);
   const ScopedCategory scratch(memory_, Category::kWorkspace);

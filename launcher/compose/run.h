@@ -40,7 +40,8 @@ class Run {
  public:
   /// Opens and checks model and data, measures the blocks and makes the plan; reads no weights and
   /// writes nothing. Installs the tracked CPU allocator and sets the threads of this rank.
-  /// `ranks` outlive the run.
+  /// Ends on all ranks, with a UserError naming the first difference, where their models, data or
+  /// plans differ: that would hang or, worse, train something else. `ranks` outlive the run.
   Run(RunConfig config, Ranks& ranks);
   /// A single process.
   explicit Run(RunConfig config);
@@ -82,11 +83,6 @@ class Run {
     return *plans_;
   }
 
-  /// Collective: ends the run where ranks differ in their build, model, plan or config, which would
-  /// hang or, worse, train something else; a UserError names the first difference. Call before
-  /// prepare().
-  void compare_ranks(const std::string& build);
-
   /// Claims the output folder, allocates the states and fills them: from the checkpoint that the
   /// run goes on from, else the parameters from model folder or initialisation. UserError where the
   /// folder's rules (checkpoint_folder.h) refuse; with `allow_change` a checkpoint may be of a
@@ -95,8 +91,8 @@ class Run {
   void prepare(bool allow_change = false);
 
   /// The remaining steps. Records go to metrics.jsonl in the output folder and to the observers;
-  /// checkpoints as the config says, and one at the end. False where it was asked to stop before
-  /// the last step: then there is a checkpoint too.
+  /// checkpoints as the config says, and one at the end. False where it was asked to stop before the
+  /// last step.
   bool train(const std::vector<Observer*>& observers);
 
   /// What prepare() found and did: where the run goes on from.
@@ -113,7 +109,9 @@ class Run {
   const TrainingPosition& position() const {
     return position_;
   }
-  /// The newest checkpoint; empty where none was written.
+  /// Whether a checkpoint holds all that was done; one with numbers that are not finite is refused.
+  bool saved() const;
+  /// The newest checkpoint; empty where there is none.
   const std::filesystem::path& checkpoint() const {
     return checkpoint_;
   }
@@ -139,9 +137,12 @@ class Run {
  private:
   Run(RunConfig config, std::unique_ptr<Ranks> own);
   StepBatch open();
+  void compare_ranks();
+  void plan_all_windows();
   void make_optimizer_parts();
   void decide_start(bool allow_change);
   void allocate();
+  void load_states();
   void load(const std::filesystem::path& checkpoint);
   void save();
   CheckpointInfo checkpoint_info() const;

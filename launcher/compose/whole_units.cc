@@ -26,6 +26,9 @@ at::Tensor WholeUnits::gather(int unit, const at::Tensor& part) const {
   const at::Tensor padded = at::zeros({layout.shard}, part.options());
   padded.narrow(0, 0, part.numel()).copy_(part);
   const at::Tensor whole = at::empty({layout.whole()}, part.options());
+  if (ranks_.leads()) { // once nothing can fail here any more
+    announce(*groups_.shard, unit);
+  }
   groups_.shard->all_gather(padded, whole).wait();
   return whole.narrow(0, 0, layout.elements);
 }
@@ -50,7 +53,6 @@ void WholeUnits::lead(const Part& part, const std::function<void(const UnitSourc
       const bool cut = in_parts && store_.layout(unit).ranks > 1;
       if (cut && unit != held) {
         whole = at::Tensor();
-        announce(*groups_.shard, unit);
         whole = gather(unit, part(unit));
         held = unit;
       }

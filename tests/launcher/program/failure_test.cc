@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 namespace palimpsest {
@@ -48,9 +49,11 @@ class Failure : public testing::ProgramRanks {
 
 TEST_F(Failure, AKilledRankEndsAllWithItsCode) {
   std::mt19937 random(11);
-  const int rounds = testing::full_tests() ? 100 : 2;
+  const int rounds = testing::full_tests() ? 100 : 3;
   for (int round = 0; round < rounds; ++round) {
-    const Starter starter = round % 2 == 0 ? Starter::kLaunch : Starter::kLaunchWithoutMpirun;
+    constexpr std::array kStarters = {
+        Starter::kLaunch, Starter::kLaunchWithoutMpirun, Starter::kMpirun};
+    const Starter starter = kStarters[static_cast<size_t>(round) % (has_mpirun() ? 3 : 2)];
     const int ranks = 2 + static_cast<int>(random() % 2);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(ranks));
     std::filesystem::remove_all(output());
@@ -61,8 +64,26 @@ TEST_F(Failure, AKilledRankEndsAllWithItsCode) {
     kill(rank, SIGKILL);
     EXPECT_EQ(wait_for(process, 10s), 137) << "round " << round << ", rank " << victim;
     EXPECT_TRUE(all_gone(10s)) << "round " << round;
-    EXPECT_THAT(err(), HasSubstr("rank " + std::to_string(victim)));
+    EXPECT_THAT(err() + out(), HasSubstr("rank " + std::to_string(victim)));
   }
+}
+
+// Started as torchrun starts them, by a shell that lets the others go on: they end by themselves.
+TEST_F(Failure, RanksWithoutALauncherEndAfterOneOfThem) {
+  const pid_t process = start_long_run(Starter::kTorchrun, 3);
+  kill(rank_process(1), SIGKILL);
+  const std::optional<int> code = wait_for(process, 10s);
+  ASSERT_TRUE(code.has_value());
+  EXPECT_NE(*code, 0);
+  EXPECT_THAT(err(), HasSubstr("rank 1"));
+}
+
+TEST_F(Failure, ASignalToOneRankAloneStopsAll) {
+  const pid_t process = start_long_run(Starter::kTorchrun, 3);
+  kill(rank_process(2), SIGTERM);
+  EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << err();
+  const std::string last = std::to_string(metrics().size());
+  EXPECT_THAT(out(), HasSubstr("stopped after step " + last));
 }
 
 TEST_F(Failure, AKilledLauncherTakesItsRanksAlong) {
@@ -111,6 +132,48 @@ TEST_F(Failure, ARequestToStopSavesAndTheRunGoesOn) {
     EXPECT_EQ(wait_for(rest, 30s), 0) << out() << err();
     EXPECT_EQ(metrics().size(), done + 2);
     EXPECT_THAT(out(), HasSubstr("step-")); // it says where it goes on from
+  }
+}
+
+// Every step is saved, so a kill mostly meets a save; what is left goes on, and the steps done are
+// those of a run that was never killed.
+TEST_F(Failure, AKillInASaveLeavesACheckpointThatResumes) {
+  std::mt19937 random(3);
+  const int rounds = testing::full_tests() ? 60 : 3;
+  const std::string config = golden_config("llama-tiny");
+  const Words every = {"checkpoint.save_every=1", "checkpoint.keep_last=2", "parallel.zero=2"};
+  const auto with_steps = [&](int64_t steps) {
+    Words overrides = every;
+    overrides.push_back("training.steps=" + std::to_string(steps));
+    return overrides;
+  };
+  size_t done = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const pid_t process = train(Starter::kLaunchWithoutMpirun, 2, config, with_steps(1000000));
+    ASSERT_TRUE(testing::eventually(40s, [&] { return metrics().size() > done + 1; })) << err();
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 40));
+    kill(rank_process(static_cast<int>(random() % 2)), SIGKILL);
+    EXPECT_EQ(wait_for(process, 10s), 137);
+    const auto records = metrics();
+    for (size_t step = 0; step < records.size(); ++step) { // no step twice, none left out
+      ASSERT_TRUE(records[step].is_object() || step + 1 == records.size());
+      if (records[step].is_object()) {
+        ASSERT_EQ(records[step]["step"], step + 1) << "round " << round;
+      }
+    }
+    ASSERT_GE(records.size(), done); // it went on from what the last round left
+    done = records.size();
+  }
+  const auto steps = static_cast<int64_t>(done) + 2;
+  EXPECT_EQ(wait_for(train(Starter::kLaunch, 2, config, with_steps(steps)), 40s), 0) << err();
+  const auto killed = metrics();
+  std::filesystem::remove_all(output());
+  EXPECT_EQ(wait_for(train(Starter::kLaunch, 2, config, with_steps(steps)), 90s), 0) << err();
+  const auto straight = metrics();
+  ASSERT_EQ(killed.size(), straight.size());
+  for (size_t step = 0; step < killed.size(); ++step) {
+    EXPECT_EQ(killed[step]["loss"], straight[step]["loss"]) << step;
+    EXPECT_EQ(killed[step]["grad_norm"], straight[step]["grad_norm"]) << step;
   }
 }
 

@@ -1,6 +1,6 @@
 // The golden models, trained through a whole run: config, data, plan, executor, export.
 
-#include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
 
 #include <fmt/format.h>
 
@@ -157,6 +157,24 @@ TEST_P(Golden, TrainsAsTheReferenceUnderEveryPolicyAndTape) {
         first = std::move(found);
       }
     }
+  }
+}
+
+TEST_P(Golden, TrainsAsTheReferenceOnTwoRanksOfEveryStage) {
+  const TestFolder folder;
+  const Tensors expected = golden();
+  for (const int zero : {0, 1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("zero {}", zero));
+    const Finished found = testing::train_on(
+        2,
+        golden_yaml(GetParam()),
+        folder,
+        {"training.micro_batch_size=1",
+         "training.threads=1",
+         fmt::format("parallel.zero={}", zero)});
+    expect_losses_and_norms(found, expected, 1e-5);
+    expect_gradients(found, expected);
+    expect_parameters(found.parameters, expected);
   }
 }
 

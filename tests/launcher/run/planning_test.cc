@@ -8,6 +8,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <set>
 
 namespace palimpsest {
@@ -134,6 +135,27 @@ TEST(PlanBook, EachNumberOfMicroBatchesHasItsOwnPlanMadeOnce) {
   EXPECT_EQ(
       simulate(Plans{three->plan}, three->job).peak(TierId::kDevice),
       plans.report(3).peak(TierId::kDevice));
+}
+
+// Forward over six units and back: with room for one, all but the last are gathered twice; with
+// room for all, each once.
+TEST(Planning, TheGatherWindowFollowsTheConfig) {
+  const auto gathers = [](const std::string& parallel) {
+    const RunConfig config = load_config_text(
+        "model: {family: mlp, input_size: 1, output_size: 1, hidden_size: 1, "
+        "num_hidden_layers: 5}\n"
+        "data: {files: [x.safetensors]}\n"
+        "optimizer: {learning_rate: 1}\n"
+        "parallel: {zero: 3" +
+            parallel + "}",
+        "test.yaml");
+    PlanBook plans(config, layers_cost(), {.shard = 2});
+    return std::ranges::count(plans.plan(1)->plan, OpKind::kGather, &Op::kind);
+  };
+  EXPECT_EQ(gathers(", prefetch: 0"), 2 * kLayers - 1);
+  EXPECT_EQ(gathers(", prefetch: 1KiB"), kLayers);
+  EXPECT_EQ(gathers(", reshard_after_forward: false"), kLayers);
+  EXPECT_EQ(gathers(""), 2 * kLayers - 3); // three blocks' units stay
 }
 
 } // namespace

@@ -2,13 +2,16 @@
 // Covers: launcher/compose/saved_states.cc
 // A run that is saved and goes on is the run that never stopped, bit for bit, on any layout.
 
+#include <palimpsest/core/base/files.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/launcher/compose/checkpoint_export.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 namespace palimpsest {
@@ -89,14 +92,21 @@ void forget_after_five(const TestFolder& folder) {
 // With one micro-batch per sample every layout gives the same bits, so the whole run of one process
 // is the measure for all: saved on one layout at step 5, gone on with on another.
 TEST(Resume, AnyLayoutGoesOnFromAnyOther) {
-  const std::vector<std::pair<Layout, Layout>> hops = {
+  std::vector<std::pair<Layout, Layout>> hops = {
       {{1, 0}, {1, 0}},
       {{4, 3}, {1, 0}},
       {{4, 2}, {2, 3}},
       {{3, 1}, {4, 3}},
       {{4, 0}, {3, 2}},
+      {{1, 0}, {4, 3}},
       {{2, 3}, {4, 1}},
   };
+  if (std::getenv("PALIMPSEST_FULL") != nullptr) { // every layout to every other
+    hops.clear();
+    for (int code = 0; code < 256; ++code) {
+      hops.push_back({{1 + code % 4, code / 4 % 4}, {1 + code / 16 % 4, code / 64}});
+    }
+  }
   for (const std::string compute : {"fp32", "bf16"}) {
     const TestFolder folder;
     const std::string config = yaml(folder);
@@ -146,6 +156,18 @@ TEST(Resume, AnotherMicroBatchTakesUpTheSamplesWhereTheyWereLeft) {
     const double loss = whole.records.all[step + 5].loss;
     EXPECT_NEAR(rest.records.all[step].loss, loss, 1e-5 * loss);
     EXPECT_EQ(rest.records.all[step].tokens, whole.records.all[step + 5].tokens);
+  }
+}
+
+TEST(Resume, SavesAtTheEndAndExportsAsTrainingDoes) {
+  const TestFolder folder;
+  testing::train_on(3, yaml(folder), folder, {"training.steps=7", "parallel.zero=3"});
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/step-00000007"));
+  export_checkpoint(folder / "run/step-00000007", folder / "exported");
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    EXPECT_EQ(
+        read_file(folder / (std::string("exported/") + name)),
+        read_file(folder / (std::string("run/model/") + name)));
   }
 }
 
