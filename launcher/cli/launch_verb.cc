@@ -41,9 +41,12 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
   CLI::App program("", "palimpsest");
   add_train_verb(program);
   CLI::App* train = program.get_subcommand("train");
-  train->callback({}); // the arguments are read, and nothing is trained
+  // The arguments have been read and checked, and the verb would begin.
+  struct Parsed {};
+  program.parse_complete_callback([] { throw Parsed(); });
   try {
     program.parse(RankArguments(arguments.rbegin(), arguments.rend())); // takes the last one first
+  } catch (const Parsed&) { // NOLINT(bugprone-empty-catch): nothing is trained here
   } catch (const CLI::ParseError& error) { // --help too, with code 0
     throw ExitCode(program.exit(error) == 0 ? 0 : kUsageExitCode);
   }
