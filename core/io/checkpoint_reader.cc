@@ -27,6 +27,9 @@ FileDescriptor lock_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+    if (!fs::exists(folder)) {
+      throw UserError("there is no {}; give a checkpoint's folder", folder.string());
+    }
     throw UserError(
         "{} is no checkpoint, or not a complete one: it has no {}", folder.string(), kManifestName);
   }

@@ -69,7 +69,18 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
 
 /// What stands behind the options of `launch`: a verb of the program and its arguments.
 RankArguments rank_arguments(const CLI::App& launch) {
+  if (const std::vector<std::string> words = launch.remaining();
+      !words.empty() && !launch.get_subcommands().empty()) {
+    throw UserError(
+        "launch: '{}' is no option of launch; what concerns the ranks stands behind their verb",
+        words[0]);
+  }
   for (const CLI::App* verb : launch.get_subcommands()) {
+    if (verb->get_name() != "train") {
+      throw UserError(
+          "launch: ranks cannot do '{}', they train; a job's plan is what plan --world N prints",
+          verb->get_name());
+    }
     RankArguments arguments = {verb->get_name()};
     const std::vector<std::string> rest = verb->remaining();
     arguments.insert(arguments.end(), rest.begin(), rest.end());

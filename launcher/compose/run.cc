@@ -391,6 +391,7 @@ void Run::allocate() {
   settings.placement = full_plan().job.placement();
   settings.reproducible = full_plan().job.reproducible();
   settings.moment_count = optimizer_->moment_count();
+  store_.reset(); // of a checkpoint that was damaged
   store_ = std::make_unique<ShardedParamStore>(
       model_->chain().units, settings, parameter_groups_, groups_, memory_);
   const ScopedCategory scratch(memory_, Category::kWorkspace);

@@ -152,7 +152,7 @@ TEST_F(CheckpointDamage, NoCheckpointAtAll) {
   EXPECT_THAT(
       open_failure(output_.path()),
       AllOf(HasSubstr("is no checkpoint"), HasSubstr("manifest.textproto")));
-  EXPECT_THAT(open_failure(output_ / "nothing"), HasSubstr("is no checkpoint"));
+  EXPECT_THAT(open_failure(output_ / "nothing"), HasSubstr("there is no "));
   fs::rename(folder(), output_ / "step-00000011");
   EXPECT_THAT(
       open_failure(output_ / "step-00000011"), HasSubstr("the manifest is that of step 10"));

@@ -75,6 +75,12 @@ TEST_F(LaunchVerb, TheRanksArgumentsAreReadAsTrainReadsThem) {
 }
 
 TEST_F(LaunchVerb, WhatTrainDoesNotTakeIsAnErrorBeforeAnyRank) {
+  const Outcome before = run({"launch", "-n", "2", "--allow-change", "train", config_});
+  EXPECT_EQ(before.exit_code, 2);
+  EXPECT_THAT(before.err, HasSubstr("'--allow-change' is no option of launch"));
+  const Outcome plan = run({"launch", "-n", "2", "plan", config_});
+  EXPECT_EQ(plan.exit_code, 2);
+  EXPECT_THAT(plan.err, HasSubstr("ranks cannot do 'plan'"));
   const Outcome unknown = run({"launch", "-n", "2", "train", config_, "--dump-gradient", "g"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("--dump-gradient"));

@@ -95,14 +95,21 @@ TEST_F(TrainVerb, WritesMetricsAndAModelThatContinues) {
   EXPECT_LT(metrics("on").front()["loss"], first[2]["loss"]);
 }
 
-TEST_F(TrainVerb, AFolderWithARunIsRefusedUnlessRestarted) {
+TEST_F(TrainVerb, TheSameCommandGoesOnAndAnotherRunIsRefusedUnlessRestarted) {
   ASSERT_EQ(run({"train", path_, "training.steps=1"}).exit_code, 0);
-  const Outcome refused = run({"train", path_, "training.steps=2"});
-  EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("training.restart=true"));
-  EXPECT_EQ(metrics().size(), 1U);
-  EXPECT_EQ(run({"train", path_, "training.steps=2", "training.restart=true"}).exit_code, 0);
+  const Outcome done = run({"train", path_, "training.steps=1"});
+  EXPECT_EQ(done.exit_code, 0);
+  EXPECT_THAT(done.out, HasSubstr("nothing left to do"));
+  EXPECT_EQ(run({"train", path_, "training.steps=2"}).exit_code, 0);
   EXPECT_EQ(metrics().size(), 2U);
+  const Outcome refused = run({"train", path_, "training.steps=2", "training.seed=5"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("training.seed: 42 -> 5"));
+  EXPECT_EQ(
+      run({"train", path_, "training.steps=1", "training.seed=5", "training.restart=true"})
+          .exit_code,
+      0);
+  EXPECT_EQ(metrics().size(), 1U);
 }
 
 // The gradients are those that the first step's norm is of.

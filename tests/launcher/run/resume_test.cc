@@ -171,6 +171,26 @@ TEST(Resume, SavesAtTheEndAndExportsAsTrainingDoes) {
   }
 }
 
+// A changed byte in what step 10 holds: auto goes on from step 5, and says so; else it is an error.
+TEST(Resume, ADamagedCheckpointMakesWayForAnOlderOneWhereAuto) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished whole = testing::train_on(2, config, folder, {"parallel.zero=2"});
+  const std::string file = folder / "run/step-00000010/rank-00001.safetensors";
+  std::fstream damaged(file, std::ios::in | std::ios::out | std::ios::binary);
+  damaged.seekp(-1, std::ios::end);
+  const int last = damaged.peek();
+  damaged.put(static_cast<char>(last ^ 1));
+  damaged.close();
+  EXPECT_THAT(
+      [&] { testing::train_on(2, config, folder, {"parallel.zero=2"}, false); },
+      ThrowsMessage<Error>(HasSubstr("rank-00001.safetensors")));
+  const Finished rest = testing::train_on(
+      2, config, folder, {"parallel.zero=2", "checkpoint.resume=auto"}, /*anew=*/false);
+  EXPECT_EQ(rest.records.all.size(), 5U);
+  EXPECT_EQ(rest.parameters, whole.parameters);
+}
+
 TEST(Resume, AFinishedRunHasNothingLeftToDo) {
   const TestFolder folder;
   const std::string config = yaml(folder);

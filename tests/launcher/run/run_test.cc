@@ -53,29 +53,36 @@ int64_t lines(const std::filesystem::path& path) {
   return std::ranges::count(text, '\n');
 }
 
-TEST(Run, RefusesAFolderThatHoldsARunUnlessToldToRestart) {
+TEST(Run, GoesOnWithTheFoldersRunAndRefusesAnother) {
   const TestFolder folder;
   const std::string config = yaml(folder, 4);
-  const auto train = [&](const std::string& steps, const std::string& restart) {
-    palimpsest::Run run(load_config_text(
-        config,
-        "test.yaml",
-        {"training.output=" + (folder / "run"),
-         "training.steps=" + steps,
-         "training.restart=" + restart}));
+  const auto train = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {"training.output=" + (folder / "run")};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    palimpsest::Run run(load_config_text(config, "test.yaml", overrides));
     run.prepare();
     run.train({});
   };
   const std::filesystem::path metrics = folder / "run/metrics.jsonl";
-  train("3", "false");
+  train({"training.steps=2"});
+  EXPECT_EQ(lines(metrics), 2);
+  train({"training.steps=3"}); // the same run, longer
   EXPECT_EQ(lines(metrics), 3);
   const std::string before = read_file(metrics);
   EXPECT_THAT(
-      [&] { train("2", "false"); },
+      [&] {
+        train({"training.steps=3", "training.seed=7"});
+      },
+      ThrowsMessage<UserError>(AllOf(
+          HasSubstr("training.seed"), HasSubstr(folder / "run"), HasSubstr("training.output"))));
+  EXPECT_EQ(read_file(metrics), before); // a refusal changes nothing
+  std::filesystem::remove_all(folder / "run/step-00000002");
+  std::filesystem::remove_all(folder / "run/step-00000003");
+  EXPECT_THAT( // what it was cannot be gone on with
+      [&] { train({"training.steps=3"}); },
       ThrowsMessage<UserError>(
           AllOf(HasSubstr("training.output: "), HasSubstr(folder / "run"), HasSubstr("restart"))));
-  EXPECT_EQ(read_file(metrics), before); // a refusal changes nothing
-  train("2", "true");
+  train({"training.steps=2", "training.restart=true"});
   EXPECT_EQ(lines(metrics), 2);
 }
 
