@@ -35,6 +35,7 @@ if(LibTorch_FOUND AND NOT TARGET torch::torch)
   if(PALIMPSEST_CUDA)
     target_link_libraries(torch::torch INTERFACE ${LibTorch_C10_CUDA_LIBRARY} CUDA::cudart)
     if(EXISTS ${LibTorch_ROOT_DIR}/../nvidia/cudnn OR EXISTS ${LibTorch_ROOT_DIR}/lib/libcudnn.so.9)
+      set(LibTorch_HAS_CUDA_HALF TRUE)
       # Nothing refers to the CUDA half by symbol: it registers its kernels when loaded.
       target_link_options(torch::torch INTERFACE
         "LINKER:--no-as-needed,${LibTorch_CUDA_LIBRARY},--as-needed")
