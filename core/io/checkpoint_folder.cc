@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/base/host.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/json.h>
 
@@ -85,19 +86,6 @@ bool opens(const fs::path& checkpoint) {
   }
 }
 
-std::optional<std::string> read_run_id(const fs::path& output) {
-  const fs::path file = output / kRunName;
-  if (!is_there(file)) {
-    return std::nullopt;
-  }
-  const nlohmann::json run = parse_json(read_file(file), file.string());
-  if (!run.is_object() || !run.contains("run_id") || !run["run_id"].is_string() ||
-      run["run_id"].get<std::string>().empty()) {
-    throw UserError("{}: there is no run_id; the file is damaged", file.string());
-  }
-  return run["run_id"].get<std::string>();
-}
-
 std::string new_run_id() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -106,11 +94,6 @@ std::string new_run_id() {
 bool holds_run(const fs::path& output) {
   return is_there(output / "metrics.jsonl") || is_there(output / "model") ||
       !list_checkpoints(output).empty();
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
 }
 
 /// The lock is on a file of its own that stays as it is: run.json is replaced and moved.
@@ -212,6 +195,30 @@ CheckpointReader open_newest(const StartRequest& request, std::vector<std::strin
 }
 
 } // namespace
+
+std::optional<std::string> read_run_id(const fs::path& output) {
+  const fs::path file = output / kRunName;
+  if (!is_there(file)) {
+    return std::nullopt;
+  }
+  const nlohmann::json run = parse_json(read_file(file), file.string());
+  if (!run.is_object() || !run.contains("run_id") || !run["run_id"].is_string() ||
+      run["run_id"].get<std::string>().empty()) {
+    throw UserError("{}: there is no run_id; the file is damaged", file.string());
+  }
+  return run["run_id"].get<std::string>();
+}
+
+std::optional<fs::path> checkpoint_before(const fs::path& output, const fs::path& checkpoint) {
+  std::optional<fs::path> before;
+  for (const NumberedCheckpoint& numbered : list_checkpoints(output)) {
+    if (numbered.folder == checkpoint) {
+      return before;
+    }
+    before = numbered.folder;
+  }
+  return std::nullopt;
+}
 
 std::string step_folder(int64_t step) {
   return fmt::format("{}{:08}", kPrefix, step);

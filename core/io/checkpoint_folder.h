@@ -49,6 +49,14 @@ std::optional<NumberedCheckpoint> newest_checkpoint(
     Damaged damaged,
     std::vector<std::string>& notes);
 
+/// The one before this checkpoint of the folder, by number; not opened.
+std::optional<std::filesystem::path> checkpoint_before(
+    const std::filesystem::path& output,
+    const std::filesystem::path& checkpoint);
+
+/// Which run the folder holds, as its run.json says; empty where there is none.
+std::optional<std::string> read_run_id(const std::filesystem::path& output);
+
 /// Deletes what is older than the `keep` newest that open, but nothing that is being read. What it
 /// deletes disappears from the list in one step. Returns what was deleted; one that cannot be
 /// deleted gives a note and does not keep the others.

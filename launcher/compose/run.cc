@@ -134,20 +134,6 @@ MeshRequest mesh_request(const RunConfig& config) {
   return request;
 }
 
-/// The newest checkpoint of the folder that is older than this one of its own.
-std::optional<std::filesystem::path> older_checkpoint(
-    const std::filesystem::path& output,
-    const std::filesystem::path& checkpoint) {
-  std::optional<std::filesystem::path> older;
-  for (const NumberedCheckpoint& numbered : list_checkpoints(output)) {
-    if (numbered.folder == checkpoint) {
-      return older;
-    }
-    older = numbered.folder;
-  }
-  return std::nullopt;
-}
-
 /// Saves after every so many steps.
 class PeriodicSave final : public Observer {
  public:
@@ -311,7 +297,7 @@ void Run::prepare(bool allow_change) {
     }
   });
   ranks_.together([&] {
-    if (read_file(output() / "run.json").find(start_.run_id) == std::string::npos) {
+    if (read_run_id(output()) != start_.run_id) {
       throw EnvironmentError(
           "training.output: {} does not hold what rank 0 wrote there; give a folder that all "
           "machines share",
@@ -333,7 +319,7 @@ void Run::load_states() {
       return ranks_.together([&] { allocate(); });
     } catch (const Error& error) {
       const bool automatic = config_.checkpoint().resume() == "auto" && start_.checkpoint;
-      const auto older = automatic ? older_checkpoint(output(), *start_.checkpoint) : std::nullopt;
+      const auto older = automatic ? checkpoint_before(output(), *start_.checkpoint) : std::nullopt;
       if (!older) {
         throw;
       }
@@ -368,20 +354,20 @@ void Run::decide_start(bool allow_change) {
     all = all_texts(*ranks_.world(), mine);
     start_.run_id = all_texts(*ranks_.world(), start_.run_id).front();
   }
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    ranks_.alike([&] {
-      if (all[rank] == all.front()) {
-        return;
+  ranks_.alike([&] {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] != all.front()) {
+        throw EnvironmentError(
+            "training.output: {} is not the same folder everywhere: rank 0 goes on from {}, rank "
+            "{} "
+            "from {}; give a folder that all machines share",
+            output().string(),
+            all.front(),
+            rank,
+            all[rank]);
       }
-      throw EnvironmentError(
-          "training.output: {} is not the same folder everywhere: rank 0 goes on from {}, rank {} "
-          "from {}; give a folder that all machines share",
-          output().string(),
-          all.front(),
-          rank,
-          all[rank]);
-    });
-  }
+    }
+  });
 }
 
 /// The states of this rank, filled but for what is exchanged afterwards.
