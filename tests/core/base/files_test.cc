@@ -1,6 +1,7 @@
 #include <palimpsest/core/base/files.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,8 +24,7 @@ using ::testing::HasSubstr;
 class Files : public ::testing::Test {
  protected:
   Files() {
-    std::string name = ::testing::TempDir() + "palimpsest-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
+    folder_ = make_temporary_folder();
   }
   ~Files() override {
     fs::remove_all(folder_);

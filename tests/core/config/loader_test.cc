@@ -3,6 +3,7 @@
 
 #include <palimpsest/core/config/presets.h>
 #include <palimpsest/core/config/schema.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -324,9 +325,7 @@ TEST(Loader, EveryPresetLoadsAndTheSchemaKnowsIt) {
 }
 
 TEST(Loader, FilesThatAreNoConfigAreRefused) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "palimpsest-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const std::filesystem::path folder = pattern;
+  const std::filesystem::path folder = make_temporary_folder();
   const auto message = [](const std::filesystem::path& path) {
     try {
       load_config(path);

@@ -2,6 +2,8 @@
 
 // A folder for a test's files, removed at the end.
 
+#include <palimpsest/tests/support/files/temporary_folder.h>
+
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -14,8 +16,7 @@ namespace palimpsest {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "palimpsest-data-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
+    path_ = make_temporary_folder();
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   ~TemporaryFolder() {

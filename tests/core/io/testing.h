@@ -5,6 +5,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,8 +23,7 @@ namespace palimpsest {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = ::testing::TempDir() + "palimpsest-XXXXXX";
-    path_ = ::mkdtemp(name.data());
+    path_ = make_temporary_folder();
   }
   TemporaryFolder(TemporaryFolder&&) = delete;
   ~TemporaryFolder() {

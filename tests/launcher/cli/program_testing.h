@@ -3,6 +3,7 @@
 // The program as its users meet it: arguments in, exit code and what it printed out.
 
 #include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gtest/gtest.h>
 
@@ -37,9 +38,7 @@ inline Outcome run(const std::vector<std::string>& arguments) {
 class ProgramFixture : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "palimpsest-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = make_temporary_folder();
   }
   void TearDown() override {
     std::filesystem::remove_all(folder_);

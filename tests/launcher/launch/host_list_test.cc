@@ -1,5 +1,6 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/launcher/launch/host_list.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 
@@ -77,9 +78,7 @@ TEST(SlurmHosts, Counts) {
 class Hostfile : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hosts-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = make_temporary_folder("hosts");
   }
   void TearDown() override {
     std::filesystem::remove_all(folder_);

@@ -1,6 +1,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/launcher/launch/job.h>
 #include <palimpsest/launcher/launch/launch_plan.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 
@@ -17,9 +18,7 @@ using ::testing::HasSubstr;
 class Plan : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "plan-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = make_temporary_folder("plan");
     options_.command = {"/usr/bin/palimpsest", "train", "run.yaml"};
     options_.log_folder = "runs/a/logs";
     options_.no_mpirun = "not in this test";

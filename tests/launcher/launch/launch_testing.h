@@ -4,6 +4,7 @@
 // counted by a variable that they and all that they start carry.
 
 #include <palimpsest/launcher/launch/spawn.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gtest/gtest.h>
 
@@ -76,9 +77,7 @@ inline Words processes_with(const std::string& variable) {
 class ProcessFixture : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "launch-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = make_temporary_folder("launch");
   }
 
   void TearDown() override {

@@ -1,5 +1,6 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/launcher/launch/mpirun.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
 
 #include <gmock/gmock.h>
 
@@ -56,9 +57,7 @@ TEST(Mpirun, RanksAreBoundToNothingAndMayBeMany) {
 class MpirunInPath : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mpirun-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    folder_ = make_temporary_folder("mpirun");
   }
   void TearDown() override {
     std::filesystem::remove_all(folder_);

@@ -1,8 +1,8 @@
 // Covers: launcher/compose/rank_session.cc
 // Golden models on two ranks under every launcher, and errors that are told once.
 
-#include <palimpsest/core/io/safetensors.h>
 #include <palimpsest/tests/launcher/program/program_testing.h>
+#include <palimpsest/tests/support/files/tensors.h>
 
 #include <gmock/gmock.h>
 
@@ -15,20 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
+using testing::floats;
 using testing::Starter;
-
-std::map<std::string, std::vector<float>> floats(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
-  std::map<std::string, std::vector<float>> found;
-  for (const StoredTensor& tensor : file.tensors()) {
-    if (tensor.dtype == StoredDtype::F32) {
-      std::vector<float>& values = found[tensor.name];
-      values.resize(static_cast<size_t>(tensor.elements()));
-      std::memcpy(values.data(), file.bytes(tensor).data(), file.bytes(tensor).size());
-    }
-  }
-  return found;
-}
 
 class Launchers : public testing::ProgramRanks,
                   public ::testing::WithParamInterface<std::pair<Starter, const char*>> {

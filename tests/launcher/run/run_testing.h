@@ -3,8 +3,8 @@
 // Runs made from YAML in a folder of their own.
 
 #include <palimpsest/core/config/loader.h>
-#include <palimpsest/core/io/safetensors.h>
 #include <palimpsest/launcher/compose/run.h>
+#include <palimpsest/tests/support/files/tensors.h>
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
@@ -69,20 +69,6 @@ class Records final : public Observer {
   }
   std::vector<StepRecord> all;
 };
-
-/// F32 tensors of a file by name.
-inline std::map<std::string, std::vector<float>> floats(const std::filesystem::path& path) {
-  const SafetensorsFile file(path);
-  std::map<std::string, std::vector<float>> found;
-  for (const StoredTensor& tensor : file.tensors()) {
-    if (tensor.dtype == StoredDtype::F32) {
-      std::vector<float>& values = found[tensor.name];
-      values.resize(static_cast<size_t>(tensor.elements()));
-      std::memcpy(values.data(), file.bytes(tensor).data(), file.bytes(tensor).size());
-    }
-  }
-  return found;
-}
 
 /// What a run leaves: records, fp32 parameters by name, gradients of the first step.
 struct Finished {
