@@ -124,9 +124,9 @@ void Simulation::count_flops(Rank& rank) {
   }
 }
 
-/// Through the time graph. A cycle: collectives of different groups cross, which hangs where a rank
-/// runs its communication strictly in order.
-double Simulation::longest_path() const {
+/// Of each event: the longest path to it through the time graph. A cycle: collectives of different
+/// groups cross, which hangs where a rank runs its communication strictly in order.
+std::vector<double> Simulation::end_times() const {
   std::vector<int> blockers(events_.size(), 0);
   std::vector<size_t> first(events_.size() + 1, 0);
   for (const auto& [before, after] : order_) {
@@ -149,11 +149,9 @@ double Simulation::longest_path() const {
       ready.push_back(static_cast<int>(event));
     }
   }
-  double last = 0;
   for (size_t next = 0; next < ready.size(); ++next) {
     const auto event = static_cast<size_t>(ready[next]);
     end[event] += events_[event].seconds;
-    last = std::max(last, end[event]);
     for (size_t edge = first[event]; edge < first[event + 1]; ++edge) {
       const auto follower = static_cast<size_t>(followers[edge]);
       end[follower] = std::max(end[follower], end[event]);
@@ -165,7 +163,7 @@ double Simulation::longest_path() const {
   if (ready.size() != events_.size()) {
     throw PlanError("deadlock: collectives of different groups cross");
   }
-  return last;
+  return end;
 }
 
 } // namespace palimpsest

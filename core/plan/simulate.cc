@@ -3,6 +3,7 @@
 #include <palimpsest/core/plan/simulation.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace palimpsest {
 
@@ -49,6 +50,19 @@ PlanReport simulate(const WorldPlans& plans, const Job& job, const PlanBudget& b
 
 PlanReport simulate(const Plans& plans, const Job& job, const PlanBudget& budget) {
   return simulate(spread(plans, job.mesh()), job, budget);
+}
+
+Timeline trace(const WorldPlans& plans, const Job& job, int rank) {
+  check(
+      rank >= 0 && rank < static_cast<int>(plans.size()),
+      "rank {} of {} plans",
+      rank,
+      plans.size());
+  Timeline timeline;
+  PlanReport report = Simulation(plans, job, {}, {rank, &timeline}).run();
+  timeline.seconds = report.seconds;
+  timeline.rank = std::move(report.ranks.at(static_cast<size_t>(rank)));
+  return timeline;
 }
 
 PlanBudget promised(const PlanReport& report) {

@@ -11,8 +11,12 @@ constexpr int kOwnGroups = 4; // shard, replicate, data, world; tie groups follo
 
 } // namespace
 
-Simulation::Simulation(const WorldPlans& plans, const Job& job, const PlanBudget& budget)
-    : job_(job), budget_(budget) {
+Simulation::Simulation(
+    const WorldPlans& plans,
+    const Job& job,
+    const PlanBudget& budget,
+    Traced traced)
+    : job_(job), budget_(budget), traced_(traced) {
   const Mesh& mesh = job.mesh();
   const auto world = static_cast<size_t>(mesh.world());
   check(plans.size() == world, "{} plans for {} ranks", plans.size(), world);
@@ -95,7 +99,13 @@ PlanReport Simulation::run() {
     check_end(rank);
     report.ranks.push_back(std::move(rank.report));
   }
-  report.seconds = longest_path();
+  const std::vector<double> ends = end_times();
+  report.seconds = *std::max_element(ends.begin(), ends.end());
+  for (size_t op = 0; op < traced_events_.size(); ++op) {
+    const auto event = static_cast<size_t>(traced_events_[op]);
+    traced_.to->ops[op].begin = ends[event] - events_[event].seconds;
+    traced_.to->ops[op].end = ends[event];
+  }
   return report;
 }
 
@@ -248,6 +258,7 @@ void Simulation::finish(Rank& rank, int event, bool started) {
     rank.scratch.emplace_back(event, bytes);
   }
   rank.report.device_bytes.push_back(measure(rank, asynchronous ? 0 : bytes));
+  record(rank, event);
   check_budget(rank);
   for (const auto& [place, use] : rank.compiled->uses(rank.next)) {
     if (use == Use::kFrees) {
@@ -291,6 +302,21 @@ int64_t Simulation::measure(Rank& rank, int64_t workspace) {
       held[SlotKind::kTape] + held[SlotKind::kWeightJobs];
   rank.report.activation_peak = std::max(rank.report.activation_peak, activations);
   return rank.used[TierId::kDevice] + workspace;
+}
+
+/// Keeps what the operation holds, where its rank is traced.
+void Simulation::record(const Rank& rank, int event) {
+  if (traced_.to == nullptr || rank.number != traced_.rank) {
+    return;
+  }
+  TimelineOp& entry = traced_.to->ops.emplace_back();
+  entry.lane = lane(rank.op());
+  for (const PlanCategory category : kSlotCategories) {
+    entry.bytes[category] = rank.held[TierId::kDevice][static_cast<SlotKind>(category)];
+  }
+  entry.bytes[PlanCategory::kWorkspace] =
+      rank.report.device_bytes.back() - rank.used[TierId::kDevice];
+  traced_events_.push_back(event);
 }
 
 int Simulation::new_event(double seconds, bool done) {

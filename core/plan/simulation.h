@@ -3,6 +3,7 @@
 // The interpreter behind simulate(); private to core/plan.
 //
 //   PlanReport report = Simulation(plans, job, budget).run();
+//   Simulation(plans, job, {}, {.rank = 0, .to = &timeline}).run();
 //
 // Ranks run in turn, each until it has to wait: an operation waits until its operands have arrived,
 // AGREE for all REDUCEs, DROP and in-place changes also for outstanding asynchronous readers.
@@ -12,6 +13,7 @@
 #include <palimpsest/core/plan/compiled_plan.h>
 #include <palimpsest/core/plan/contributions.h>
 #include <palimpsest/core/plan/simulate.h>
+#include <palimpsest/core/plan/timeline.h>
 
 #include <map>
 #include <optional>
@@ -24,7 +26,17 @@ namespace palimpsest {
 
 class Simulation {
  public:
-  Simulation(const WorldPlans& plans, const Job& job, const PlanBudget& budget);
+  /// Of whom a timeline is wanted, and where it goes.
+  struct Traced {
+    int rank = 0;
+    Timeline* to = nullptr;
+  };
+
+  Simulation(
+      const WorldPlans& plans,
+      const Job& job,
+      const PlanBudget& budget,
+      Traced traced = {0, nullptr});
   PlanReport run();
 
  private:
@@ -106,6 +118,7 @@ class Simulation {
   void finish(Rank& rank, int event, bool started);
   void charge(Rank& rank, int place, int64_t bytes);
   int64_t measure(Rank& rank, int64_t workspace);
+  void record(const Rank& rank, int event);
   int new_event(double seconds, bool done);
   void order(int before, int after);
   int enter(Rank& rank);
@@ -139,10 +152,12 @@ class Simulation {
   bool reads_lean_tape(const Rank& rank, const Op& op) const;
   int64_t workspace(const Rank& rank, const Op& op, bool started) const;
   void count_flops(Rank& rank);
-  double longest_path() const;
+  std::vector<double> end_times() const;
 
   const Job& job_;
   const PlanBudget& budget_;
+  Traced traced_;
+  std::vector<int> traced_events_; // of the traced rank's operations
   std::vector<CompiledPlan> compiled_;
   std::vector<Rank> ranks_;
   std::vector<Event> events_;
