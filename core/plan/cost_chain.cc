@@ -1,0 +1,205 @@
+#include <palimpsest/core/plan/cost_chain.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/plan/job.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace palimpsest {
+namespace {
+
+void check_bytes(const std::string& owner, const char* what, int64_t bytes) {
+  if (bytes < 0 || bytes > kLargestBytes) {
+    throw UserError(
+        "{}: its {} of {} bytes is not allowed; give 0 to {}", owner, what, bytes, kLargestBytes);
+  }
+}
+
+void check_seconds(const std::string& owner, const char* what, double seconds) {
+  if (!(seconds >= 0 && seconds <= kLargestSeconds)) { // so NaN is refused too
+    throw UserError(
+        "{}: its {} of {} seconds is not allowed; give 0 to {}",
+        owner,
+        what,
+        seconds,
+        kLargestSeconds);
+  }
+}
+
+void validate_stage(const ChainStage& stage, const std::string& name) {
+  check_bytes(name, "output", stage.output_bytes);
+  check_bytes(name, "forward workspace", stage.forward_workspace);
+  check_seconds(name, "forward", stage.forward_seconds);
+  if (stage.tapes.empty()) {
+    throw UserError("{}: no tape is given; a backward needs one", name);
+  }
+  double lean_seconds = kLargestSeconds;
+  double full_seconds = 0;
+  for (const TapeOption& option : stage.tapes) {
+    check_bytes(name, "tape", option.bytes);
+    check_bytes(name, "forward workspace with a tape", option.forward_workspace);
+    check_bytes(name, "backward workspace", option.backward_workspace);
+    check_seconds(name, "backward", option.backward_seconds);
+    if (option.bytes < stage.output_bytes) {
+      throw UserError(
+          "{}: its tape of {} bytes is smaller than its output of {}, which it contains",
+          name,
+          option.bytes,
+          stage.output_bytes);
+    }
+    const auto same = [&](const TapeOption& other) { return other.tape == option.tape; };
+    if (option.tape == TapeMode::kNone ||
+        std::count_if(stage.tapes.begin(), stage.tapes.end(), same) > 1) {
+      throw UserError("{}: its tapes must be one full, one lean, or both", name);
+    }
+    (option.tape == TapeMode::kLean ? lean_seconds : full_seconds) = option.backward_seconds;
+  }
+  if (lean_seconds < full_seconds) {
+    throw UserError(
+        "{}: its backward is faster from the lean tape ({} s) than from the full one ({} s)",
+        name,
+        lean_seconds,
+        full_seconds);
+  }
+}
+
+/// What a chain is made from: one model's data flow.
+class Maker {
+ public:
+  explicit Maker(const ModelCost& model)
+      : model_(model),
+        job_({.model = model, .stages = {{0, static_cast<int>(model.blocks.size())}}}) {}
+
+  CostChain make() {
+    const int terminal = model_.terminal();
+    int first = 0;
+    while (first < terminal && !job_.differentiable(first)) {
+      ++first;
+    }
+    CostChain chain{.input_bytes = input_bytes(first)};
+    for (int block = first; block < terminal; ++block) {
+      chain.stages.push_back(stage(block, block == first ? chain.input_bytes : 0));
+    }
+    const BlockCost& loss = model_.blocks[static_cast<size_t>(terminal)];
+    chain.loss_seconds = loss.forward_seconds;
+    chain.loss_workspace = loss.forward_workspace.full + carried_ + skip_gradients(terminal);
+    return chain;
+  }
+
+ private:
+  int64_t bytes(ValueRef value) const {
+    return model_.blocks[static_cast<size_t>(value.producer)]
+        .value_bytes[static_cast<size_t>(value.index)];
+  }
+
+  int last_reader(ValueRef value) const {
+    const std::vector<int>& readers = job_.readers(value);
+    return readers.empty() ? value.producer : readers.back();
+  }
+
+  bool skips(ValueRef value) const {
+    return last_reader(value) > value.producer + 1;
+  }
+
+  /// The micro-batch, and what blocks without a BACKWARD write for those from `first` on.
+  int64_t input_bytes(int first) const {
+    int64_t sum = model_.batch_bytes;
+    for (int block = 0; block < first; ++block) {
+      for (const int index : job_.read_values(block)) {
+        sum += last_reader({block, index}) >= first ? bytes({block, index}) : 0;
+      }
+    }
+    return sum;
+  }
+
+  /// The gradients that begin in this block's BACKWARD beside its input's.
+  int64_t skip_gradients(int block) const {
+    int64_t sum = 0;
+    for (const ValueRef value : job_.graded_reads(block)) {
+      sum += skips(value) && last_reader(value) == block ? bytes(value) : 0;
+    }
+    return sum;
+  }
+
+  /// `no_gradient`: bytes of the input that the model of a chain gives a gradient and we do not.
+  ChainStage stage(int number, int64_t no_gradient) {
+    const BlockCost& block = model_.blocks[static_cast<size_t>(number)];
+    ChainStage result{.name = block.name, .forward_seconds = block.forward_seconds};
+    result.blocks = {number, number + 1};
+    for (const int index : job_.read_values(number)) {
+      (skips({number, index}) ? carried_ : result.output_bytes) += bytes({number, index});
+    }
+    result.forward_workspace = block.forward_workspace.none + carried_;
+    // When a stage's BACKWARD runs we have dropped its output already.
+    const int64_t less = result.output_bytes + no_gradient;
+    const auto option = [&](TapeMode tape, int64_t own, int64_t forward, int64_t backward) {
+      const bool lean = tape == TapeMode::kLean;
+      result.tapes.push_back(
+          {.tape = tape,
+           .bytes = own + result.output_bytes,
+           .forward_workspace = forward + carried_,
+           .backward_workspace =
+               std::max<int64_t>(0, backward + carried_ + skip_gradients(number) - less),
+           .backward_seconds =
+               block.input_seconds + block.weight_seconds + (lean ? block.lean_seconds : 0)});
+    };
+    option(
+        TapeMode::kFull,
+        block.full_bytes,
+        block.forward_workspace.full,
+        block.backward_workspace.full);
+    if (block.lean_bytes < block.full_bytes) {
+      option(
+          TapeMode::kLean,
+          block.lean_bytes,
+          block.forward_workspace.lean,
+          block.backward_workspace.lean);
+    }
+    return result;
+  }
+
+  const ModelCost& model_;
+  Job job_;
+  int64_t carried_ = 0; // of values read beyond the next block, so far
+};
+
+} // namespace
+
+int ChainStage::option_of(TapeMode tape) const {
+  const auto found = std::find_if(
+      tapes.begin(), tapes.end(), [&](const TapeOption& option) { return option.tape == tape; });
+  return found == tapes.end() ? 0 : static_cast<int>(found - tapes.begin());
+}
+
+void CostChain::validate() const {
+  check_bytes("the chain", "input", input_bytes);
+  for (int number = 0; number < size(); ++number) {
+    const ChainStage& stage = stages[static_cast<size_t>(number)];
+    validate_stage(
+        stage,
+        stage.name.empty() ? fmt::format("stage {}", number + 1)
+                           : fmt::format("stage {} ({})", number + 1, stage.name));
+  }
+  check_bytes("the loss", "workspace", loss_workspace);
+  check_seconds("the loss", "time", loss_seconds);
+}
+
+CostChain chain_of(const ModelCost& model) {
+  return Maker(model).make();
+}
+
+Segments block_segments(const Segments& stage_segments, const CostChain& chain) {
+  Segments result;
+  for (const Segment& segment : stage_segments) {
+    const auto stage = [&](int number) { return chain.stages[static_cast<size_t>(number)].blocks; };
+    result.push_back(
+        {{stage(segment.blocks.begin).begin, stage(segment.blocks.end - 1).end},
+         segment.tape,
+         block_segments(segment.rerun, chain)});
+  }
+  return result;
+}
+
+} // namespace palimpsest

@@ -1,0 +1,71 @@
+#pragma once
+
+// The fastest persistent plan of a chain at any budget, from one table.
+//
+//   const DynamicProgram program(chain, largest_budget);
+//   ChainPlan plan = program.plan(budget);                  // for every budget up to the largest
+//
+// C(s, t, m): fewest seconds to run stages s..t forward and back with m bytes beside the input of s,
+// while the gradient of t's output is live. Either s leaves a tape, of one of its kinds, and
+// s + 1..t follow; or the output of a later stage k - 1 is kept, k..t are done first and s..k - 1
+// after them. (Beaumont et al. 2019, arXiv:1911.13214, theorem 1; with the live gradient charged.)
+//
+// The table counts memory in slots. Where the chain's sizes have a common divisor so large that
+// what keeps everything takes at most `slots` of it, that is the slot and the plan is the optimum;
+// else what is kept is rounded up to slots: a plan never exceeds its budget, but may be slower than
+// the optimum. Exact in any case are the least budget and that nothing runs again where all tapes
+// fit; and more budget is never slower.
+//
+// With n stages and S slots up to the largest budget: about n^3 S / 6 steps, n^2 S / 2 floats.
+// Seconds are compared in single precision.
+
+#include <palimpsest/memory/planners/chain_parts.h>
+#include <palimpsest/memory/planners/planner.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace palimpsest {
+
+class DynamicProgram {
+ public:
+  /// `slots`: that keeping everything takes; 0: as many as a second or so allows.
+  DynamicProgram(const CostChain& chain, int64_t largest_budget, int slots = 0);
+
+  /// `budget`: at most the largest. Throws InfeasibleBudget.
+  ChainPlan plan(int64_t budget) const;
+
+  int64_t slot_bytes() const {
+    return slot_;
+  }
+  /// Of the table.
+  size_t table_bytes() const {
+    return table_.size() * sizeof(float);
+  }
+
+ private:
+  int slots_up(int64_t bytes) const;
+  size_t pair(int s, int t) const;
+  float* row(int s, int t);
+  const float* row(int s, int t) const;
+  void fill(int s, int t);
+  /// Every choice for stages s..t as visit(choice, seconds of its own, slots it keeps, least slots).
+  template <typename Visit>
+  void for_each_choice(int s, int t, const Visit& visit) const;
+  Choice choose(int s, int t, int slots) const;
+
+  CostChain given_;
+  CostChain chain_; // with the loss as a stage
+  Segments least_; // the plan that needs least
+  int64_t least_budget_;
+  int64_t all_tapes_; // bytes that keep everything
+  int64_t slot_ = 1;
+  int width_ = 0; // slots of a row: 0 to width_ - 1
+  std::vector<int> output_slots_; // by stage
+  std::vector<int> first_; // by pair: the least slots that are enough
+  std::vector<float> nothing_; // a row of zeros
+  std::vector<float> table_; // by pair and slots
+};
+
+} // namespace palimpsest
