@@ -62,7 +62,7 @@ int train_rank(
     RankSession& session,
     Ranks& ranks) {
   const int64_t baseline = current_rss();
-  Run run(config, ranks);
+  Run run(config, ranks, options.allow_change);
   // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
   const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
   std::ostream nowhere(nullptr);
@@ -81,7 +81,7 @@ int train_rank(
   if (!options.dump_gradients.empty()) {
     run.dump_gradients(options.dump_gradients);
   }
-  run.prepare(options.allow_change);
+  run.prepare();
   for (const std::string& note : run.start_notes()) {
     out << note << std::endl;
   }

@@ -37,7 +37,11 @@ class Ranks {
   static Ranks planned(int size) {
     Ranks ranks;
     ranks.size_ = size;
+    ranks.planned_ = true;
     return ranks;
+  }
+  bool planned() const {
+    return planned_;
   }
 
   int rank() const {
@@ -83,6 +87,7 @@ class Ranks {
   int rank_ = 0;
   int size_ = 1;
   Here here_;
+  bool planned_ = false;
   bool failed_together_ = false;
 };
 

@@ -2,21 +2,15 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/base/files.h>
-#include <palimpsest/core/config/loader.h>
-#include <palimpsest/core/config/meaning.h>
-#include <palimpsest/core/config/show.h>
-#include <palimpsest/core/data/open_data.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/device.h>
 #include <palimpsest/core/optim/gradient_norm.h>
-#include <palimpsest/core/optim/groups.h>
 #include <palimpsest/core/optim/register_optimizers.h>
-#include <palimpsest/core/optim/schedule.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
+#include <palimpsest/launcher/compose/settings.h>
+#include <palimpsest/launcher/compose/whole_units.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/memory/report/metrics.h>
-#include <palimpsest/parallel/comm/all_texts.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/sharding/step_agreement.h>
 
@@ -32,60 +26,6 @@
 
 namespace palimpsest {
 namespace {
-
-DataSettings data_settings(const RunConfig& config, const Model& model) {
-  DataSettings settings;
-  for (const std::string& file : config.data().files()) {
-    settings.files.push_back({file, config.data().format()});
-  }
-  for (const RunConfig::Source& source : config.data().sources()) {
-    settings.files.push_back(
-        {source.path(), source.has_format() ? source.format() : config.data().format()});
-  }
-  if (config.data().has_sequence_length()) {
-    settings.sequence_length = config.data().sequence_length();
-  } else if (model.reads_tokens() && config.data().format() != "tensors") {
-    settings.sequence_length = std::min<int64_t>(512, model.max_positions());
-  }
-  settings.vocabulary_size = model.vocabulary_size();
-  settings.input_size = model.input_size();
-  settings.output_size = model.output_size();
-  return settings;
-}
-
-OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config) {
-  OptimizerSettings settings{.name = config.name()};
-  settings.beta1 = config.betas(0);
-  settings.beta2 = config.betas(1);
-  settings.eps = config.eps();
-  settings.momentum = config.momentum();
-  return settings;
-}
-
-ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t steps) {
-  ScheduleSettings settings{.name = config.name(), .total_steps = steps};
-  if (config.has_warmup_steps()) {
-    settings.warmup_steps = config.warmup_steps();
-  }
-  settings.warmup_ratio = config.warmup_ratio();
-  settings.min_ratio = config.min_ratio();
-  settings.decay_ratio = config.decay_ratio();
-  settings.decay = config.decay();
-  return settings;
-}
-
-std::vector<GroupRule> group_rules(const RunConfig::Optimizer& config) {
-  std::vector<GroupRule> rules;
-  for (const RunConfig::ParameterGroup& group : config.groups()) {
-    GroupRule rule{.match = group.match()};
-    rule.learning_rate_multiplier = group.learning_rate_multiplier();
-    if (group.has_weight_decay()) {
-      rule.weight_decay = group.weight_decay();
-    }
-    rules.push_back(std::move(rule));
-  }
-  return rules;
-}
 
 /// Asking for more than there is would end in the system killing a process of its choice.
 void require_memory(int64_t bytes, std::string_view purpose) {
@@ -109,31 +49,6 @@ int64_t bytes_to_measure(const Chain& chain) {
   return 3 * largest * static_cast<int64_t>(sizeof(float));
 }
 
-/// What a run could not replace at its end.
-void check_model_folder(const std::filesystem::path& folder) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  const fs::path model = folder / "model";
-  if (fs::exists(model, error) && !fs::is_directory(model, error)) {
-    throw UserError(
-        "training.output: {} is a file, where the folder of the trained model belongs; remove it "
-        "or give another folder",
-        model.string());
-  }
-}
-
-MeshRequest mesh_request(const RunConfig& config) {
-  MeshRequest request{.zero = static_cast<int>(config.parallel().zero())};
-  request.stages = static_cast<int>(config.pipeline().stages());
-  if (config.parallel().has_replicate()) {
-    request.replicate = static_cast<int>(config.parallel().replicate());
-  }
-  if (config.parallel().has_shard()) {
-    request.shard = static_cast<int>(config.parallel().shard());
-  }
-  return request;
-}
-
 /// Saves after every so many steps.
 class PeriodicSave final : public Observer {
  public:
@@ -149,31 +64,24 @@ class PeriodicSave final : public Observer {
   std::function<void()> save_;
 };
 
-std::vector<std::string> trainable_names(const Chain& chain) {
-  std::vector<std::string> names;
-  for (const auto& unit : chain.units) {
-    if (unit->trainable()) {
-      for (const Parameter& parameter : unit->parameters()) {
-        names.push_back(parameter.name);
-      }
-    }
-  }
-  return names;
-}
-
 } // namespace
 
-Run::Run(RunConfig config) : Run(std::move(config), std::make_unique<Ranks>()) {}
+Run::Run(RunConfig config, bool allow_change)
+    : Run(std::move(config), std::make_unique<Ranks>(), allow_change) {}
 
-Run::Run(RunConfig config, std::unique_ptr<Ranks> own) : Run(std::move(config), *own) {
+Run::Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change)
+    : Run(std::move(config), *own, allow_change) {
   own_ranks_ = std::move(own);
 }
 
-Run::Run(RunConfig config, Ranks& ranks)
+Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
     : ranks_(ranks), config_(std::move(config)), memory_("rank " + std::to_string(ranks.rank())) {
   const ScopedContext here(memory_);
   install_cpu_allocator();
   const auto long_work = ranks_.long_work("measuring the model");
+  if (!ranks_.planned()) {
+    checkpoints_.emplace(config_, ranks_, allow_change);
+  }
   StepBatch first;
   ModelCost cost;
   LinkCosts links;
@@ -207,43 +115,14 @@ StepBatch Run::open() {
   OpenedData data = open_data(data_settings(config_, *model_));
   model_->check_length(data.samples->input_size());
   notes_ = std::move(data.notes);
-  BatchSettings settings{.global_batch_size = batch_.global, .micro_batch_size = batch_.micro};
-  settings.epochs = config_.training().epochs();
-  if (config_.training().has_steps()) {
-    settings.steps = config_.training().steps();
-  }
-  settings.seed = static_cast<uint64_t>(config_.training().seed());
-  settings.shuffle = config_.data().shuffle();
-  settings.drop_last = config_.data().drop_last();
-  settings.rank = mesh_.batch_rank(ranks_.rank());
-  settings.ranks = mesh_.data();
-  batches_ = std::make_unique<StepBatches>(std::move(data.samples), settings);
+  batches_ = std::make_unique<StepBatches>(
+      std::move(data.samples), batch_settings(config_, batch_, mesh_, ranks_.rank()));
   std::ranges::copy(batches_->notes(), std::back_inserter(notes_));
-  make_optimizer_parts();
+  optimizer_ = make_optimizer(optimizer_settings(config_.optimizer()));
+  norm_ = std::make_unique<FoldedNorm>(config_.optimizer().norm_type());
+  settings_ = trainer_settings(config_, batches_->step_count());
+  parameter_groups_ = parameter_groups(config_.optimizer(), model_->chain());
   return batches_->load(0);
-}
-
-void Run::make_optimizer_parts() {
-  const RunConfig::Optimizer& config = config_.optimizer();
-  optimizer_ = make_optimizer(optimizer_settings(config));
-  norm_ = std::make_unique<FoldedNorm>(config.norm_type());
-  const auto schedule = std::make_shared<LearningRateSchedule>(
-      schedule_settings(config_.scheduler(), batches_->step_count()));
-  settings_.seed = static_cast<uint64_t>(config_.training().seed());
-  settings_.learning_rate = [schedule, peak = config.learning_rate()](int64_t updates) {
-    return peak * schedule->factor(updates);
-  };
-  if (config.has_max_grad_norm()) {
-    settings_.clip = [most = config.max_grad_norm()](double norm) {
-      return clip_factor(norm, most);
-    };
-  }
-  const Chain& chain = model_->chain();
-  const ParameterGroups groups(group_rules(config), config.weight_decay(), trainable_names(chain));
-  for (const auto& unit : chain.units) {
-    parameter_groups_.push_back(
-        unit->trainable() ? groups.ranges(*unit, 0, unit->numel()) : std::vector<GroupRange>());
-  }
 }
 
 int Run::micro_batches() const {
@@ -285,89 +164,16 @@ void Run::plan_all_windows() {
   }
 }
 
-void Run::prepare(bool allow_change) {
+void Run::prepare() {
+  check(checkpoints_.has_value(), "a run that is planned is never prepared");
   const ScopedContext here(memory_);
   const auto long_work = ranks_.long_work("reading weights or a checkpoint");
-  decide_start(allow_change);
-  ranks_.together([&] {
-    if (ranks_.leads()) {
-      check_model_folder(output());
-      check_writable_folder(output());
-      output_lock_ = begin_run(output(), start_);
-    }
-  });
-  ranks_.together([&] {
-    if (read_run_id(output()) != start_.run_id) {
-      throw EnvironmentError(
-          "training.output: {} does not hold what rank 0 wrote there; give a folder that all "
-          "machines share",
-          output().string());
-    }
-  });
-  load_states();
+  checkpoints_->claim();
+  checkpoints_->read([&] { allocate(); });
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   for (size_t unit = 0; unit < model_->chain().units.size(); ++unit) {
     store_->refresh(static_cast<int>(unit));
   }
-}
-
-/// With checkpoint.resume=auto a checkpoint that turns out to be damaged makes way for the one
-/// before it.
-void Run::load_states() {
-  for (;;) {
-    try {
-      return ranks_.together([&] { allocate(); });
-    } catch (const Error& error) {
-      const bool automatic = config_.checkpoint().resume() == "auto" && start_.checkpoint;
-      const auto older = automatic ? checkpoint_before(output(), *start_.checkpoint) : std::nullopt;
-      if (!older) {
-        throw;
-      }
-      ranks_.recover();
-      start_.notes.push_back(fmt::format(
-          "passed over {}: {}; going on from {}",
-          start_.checkpoint->string(),
-          error.what(),
-          older->string()));
-      start_.checkpoint = older;
-    }
-  }
-}
-
-/// The same on all ranks, which see one output folder.
-void Run::decide_start(bool allow_change) {
-  const auto changes = [&](const std::string& before) {
-    return changes_of_meaning(
-        load_config_text(before, "the checkpoint's config"), resolve_batch(config_, ranks_.size()));
-  };
-  ranks_.together([&] {
-    start_ = palimpsest::decide_start(
-        {.output = output(),
-         .resume = config_.checkpoint().resume(),
-         .restart = config_.training().restart(),
-         .allow_change = allow_change,
-         .changes = changes});
-  });
-  const std::string mine = start_.checkpoint.value_or("none").string();
-  std::vector<std::string> all = {mine};
-  if (ranks_.world() != nullptr) {
-    all = all_texts(*ranks_.world(), mine);
-    start_.run_id = all_texts(*ranks_.world(), start_.run_id).front();
-  }
-  ranks_.alike([&] {
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] != all.front()) {
-        throw EnvironmentError(
-            "training.output: {} is not the same folder everywhere: rank 0 goes on from {}, rank "
-            "{} "
-            "from {}; give a folder that all machines share",
-            output().string(),
-            all.front(),
-            rank,
-            all[rank]);
-      }
-    }
-  });
 }
 
 /// The states of this rank, filled but for what is exchanged afterwards.
@@ -381,92 +187,15 @@ void Run::allocate() {
   store_ = std::make_unique<ShardedParamStore>(
       model_->chain().units, settings, parameter_groups_, groups_, memory_);
   const ScopedCategory scratch(memory_, Category::kWorkspace);
-  if (start_.checkpoint) {
-    load(*start_.checkpoint);
+  if (checkpoints_->start()) {
+    position_ = checkpoints_->load(parts());
   } else {
     model_->fill(settings_.seed, parameters());
   }
 }
 
-void Run::load(const std::filesystem::path& checkpoint) {
-  const CheckpointReader reader(checkpoint);
-  const CheckpointInfo& info = reader.info();
-  if (info.data().samples() != batches_->sample_count()) {
-    throw UserError(
-        "data: {} was written with {} samples an epoch, now there are {}; give the same files, or "
-        "start anew in another output folder",
-        checkpoint.string(),
-        info.data().samples(),
-        batches_->sample_count());
-  }
-  if (info.data().consumed() != batches_->consumed(info.step())) {
-    throw UserError(
-        "training.global_batch_size: the {} steps of {} took {} samples, with this batch they "
-        "would "
-        "have taken {}, so that samples would be left out or come twice; keep the batch, or start "
-        "anew in another output folder",
-        info.step(),
-        checkpoint.string(),
-        info.data().consumed(),
-        batches_->consumed(info.step()));
-  }
-  SavedStates(model_->chain(), *store_, groups_).load(reader);
-  position_ = {.step = info.step(), .updates = info.updates()};
-  checkpoint_ = checkpoint;
-}
-
-CheckpointInfo Run::checkpoint_info() const {
-  const StepWindow next = batches_->window(position_.step);
-  CheckpointInfo info;
-  info.set_run_id(start_.run_id);
-  info.set_step(position_.step);
-  info.set_updates(position_.updates);
-  info.set_seed(settings_.seed);
-  info.mutable_data()->set_epoch(next.epoch);
-  info.mutable_data()->set_position(next.begin);
-  info.mutable_data()->set_consumed(batches_->consumed(position_.step));
-  info.mutable_data()->set_samples(batches_->sample_count());
-  info.mutable_layout()->set_ranks(ranks_.size());
-  info.mutable_layout()->set_stages(mesh_.pipeline);
-  info.mutable_layout()->set_replicate(mesh_.replicate);
-  info.mutable_layout()->set_shard(mesh_.shard);
-  info.mutable_layout()->set_zero(config_.parallel().zero());
-  return info;
-}
-
-void Run::save() {
-  const auto long_work = ranks_.long_work("saving a checkpoint");
-  const ScopedCategory scratch(memory_, Category::kWorkspace);
-  const SavedStates states(model_->chain(), *store_, groups_);
-  Checkpoint checkpoint;
-  checkpoint.info = checkpoint_info();
-  checkpoint.config_text = config_text(config_, ranks_.size());
-  checkpoint.model = model_->layout();
-  checkpoint.pieces = states.pieces();
-  SavingRanks saving{.rank = ranks_.rank(), .world = ranks_.size()};
-  if (ranks_.world() != nullptr) {
-    saving.agree = [this](bool ok) { return all_agree(*ranks_.world(), ok); };
-  }
-  std::optional<int64_t> keep_last;
-  if (config_.checkpoint().has_keep_last()) {
-    keep_last = config_.checkpoint().keep_last();
-  }
-  SavedCheckpoint saved;
-  ranks_.alike(
-      [&] { saved = save_checkpoint(output(), checkpoint, states.source(), saving, keep_last); });
-  for (const std::string& warning : saved.warnings) { // the same one may come after every save
-    if (std::ranges::find(warnings_, warning) == warnings_.end()) {
-      warnings_.push_back(warning);
-    }
-  }
-  if (!saved.folder.empty()) {
-    checkpoint_ = saved.folder;
-  } else if (ranks_.leads()) {
-    warnings_.push_back(fmt::format(
-        "step {} was not saved: {} is not finite; the checkpoints before it are kept",
-        position_.step,
-        saved.not_finite));
-  }
+RunParts Run::parts() {
+  return {*model_, *store_, mesh_, groups_, *batches_};
 }
 
 UnitSource Run::parameters() {
@@ -535,7 +264,8 @@ bool Run::train(const std::vector<Observer*>& observers) {
       settings_);
   const auto save_now = [&] {
     position_ = trainer.position();
-    save();
+    const ScopedCategory scratch(memory_, Category::kWorkspace);
+    checkpoints_->save(position_, parts());
   };
   const bool periodic = config_.checkpoint().has_save_every();
   PeriodicSave periodic_save(periodic ? config_.checkpoint().save_every() : 1, save_now);
@@ -548,13 +278,13 @@ bool Run::train(const std::vector<Observer*>& observers) {
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
   const bool due = !finished || (position_.step > begin && !tried);
   if (due && !saved()) {
-    save();
+    save_now();
   }
   return finished;
 }
 
 bool Run::saved() const {
-  return checkpoint_.filename() == step_folder(position_.step);
+  return checkpoints_->has(position_.step);
 }
 
 int64_t Run::next_token(const std::vector<int64_t>& ids) {

@@ -17,12 +17,11 @@
 #include <palimpsest/core/data/step_batches.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/engine/trainer.h>
-#include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/launcher/compose/gradient_dump.h>
 #include <palimpsest/launcher/compose/model.h>
 #include <palimpsest/launcher/compose/planning.h>
 #include <palimpsest/launcher/compose/ranks.h>
-#include <palimpsest/launcher/compose/saved_states.h>
+#include <palimpsest/launcher/compose/run_checkpoints.h>
 #include <palimpsest/launcher/compose/whole_units.h>
 #include <palimpsest/parallel/mesh/mesh_groups.h>
 #include <palimpsest/parallel/sharding/sharded_param_store.h>
@@ -38,13 +37,16 @@ namespace palimpsest {
 
 class Run {
  public:
-  /// Opens and checks model and data, measures the blocks and makes the plan; reads no weights and
-  /// writes nothing. Installs the tracked CPU allocator and sets the threads of this rank.
+  /// Decides where the run goes on from (run_checkpoints.h), opens and checks model and data,
+  /// measures the blocks and makes the plan; reads no weights and writes nothing. Installs the
+  /// tracked CPU allocator and sets the threads of this rank.
   /// Ends on all ranks, with a UserError naming the first difference, where their models, data or
-  /// plans differ: that would hang or, worse, train something else. `ranks` outlive the run.
-  Run(RunConfig config, Ranks& ranks);
+  /// plans differ: that would hang or, worse, train something else. With `allow_change` it may go on
+  /// from a checkpoint of a config with another meaning. `ranks` outlive the run; where they are
+  /// only planned, the output folder is not looked at.
+  Run(RunConfig config, Ranks& ranks, bool allow_change = false);
   /// A single process.
-  explicit Run(RunConfig config);
+  explicit Run(RunConfig config, bool allow_change = false);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -84,11 +86,9 @@ class Run {
   }
 
   /// Claims the output folder, allocates the states and fills them: from the checkpoint that the
-  /// run goes on from, else the parameters from model folder or initialisation. UserError where the
-  /// folder's rules (checkpoint_folder.h) refuse; with `allow_change` a checkpoint may be of a
-  /// config with another meaning. EnvironmentError where the folder cannot be written, or the plan
-  /// needs more memory than is available.
-  void prepare(bool allow_change = false);
+  /// run goes on from, else the parameters from model folder or initialisation. EnvironmentError
+  /// where the folder cannot be written, or the plan needs more memory than is available.
+  void prepare();
 
   /// The remaining steps. Records go to metrics.jsonl in the output folder and to the observers;
   /// checkpoints as the config says, and one at the end. False where it was asked to stop before the
@@ -97,12 +97,12 @@ class Run {
 
   /// What prepare() found and did: where the run goes on from.
   const std::vector<std::string>& start_notes() const {
-    return start_.notes;
+    return checkpoints_->notes();
   }
 
   /// What went wrong without ending the run, on rank 0.
   const std::vector<std::string>& warnings() const {
-    return warnings_;
+    return checkpoints_->warnings();
   }
 
   /// Steps done, by this run and by those that it goes on from.
@@ -113,7 +113,7 @@ class Run {
   bool saved() const;
   /// The newest checkpoint; empty where there is none.
   const std::filesystem::path& checkpoint() const {
-    return checkpoint_;
+    return checkpoints_->newest();
   }
 
   /// The first step's accumulated gradients, before clipping, will be written to this safetensors
@@ -135,17 +135,12 @@ class Run {
   }
 
  private:
-  Run(RunConfig config, std::unique_ptr<Ranks> own);
+  Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
   StepBatch open();
   void compare_ranks();
   void plan_all_windows();
-  void make_optimizer_parts();
-  void decide_start(bool allow_change);
   void allocate();
-  void load_states();
-  void load(const std::filesystem::path& checkpoint);
-  void save();
-  CheckpointInfo checkpoint_info() const;
+  RunParts parts();
   void lead_with_whole(
       const WholeUnits::Part& part,
       const std::function<void(const UnitSource&)>& use);
@@ -167,11 +162,8 @@ class Run {
   std::vector<std::string> notes_;
   std::unique_ptr<ShardedParamStore> store_;
   std::unique_ptr<GradientDump> gradient_dump_;
-  std::vector<std::string> warnings_;
-  RunStart start_;
-  FileDescriptor output_lock_; // on rank 0, as long as the run may write
+  std::optional<RunCheckpoints> checkpoints_; // none of a run that is only planned
   TrainingPosition position_;
-  std::filesystem::path checkpoint_;
 };
 
 } // namespace palimpsest

@@ -241,8 +241,10 @@ TEST(Resume, WhatWouldChangeTheNumbersIsRefusedAndListed) {
   testing::on_ranks(2, [&](Communicator& world, MemoryContext&) {
     Ranks ranks(world, {.ranks = 2, .threads = 1});
     palimpsest::Run run(
-        testing::run_config(config, folder, {"optimizer.learning_rate=2e-2"}), ranks);
-    run.prepare(/*allow_change=*/true);
+        testing::run_config(config, folder, {"optimizer.learning_rate=2e-2"}),
+        ranks,
+        /*allow_change=*/true);
+    run.prepare();
     testing::Records records;
     run.train({&records});
     ASSERT_EQ(records.all.size(), 5U);

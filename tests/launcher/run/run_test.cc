@@ -1,4 +1,4 @@
-// Covers: launcher/compose/run.cc
+// Covers: launcher/compose/run.cc launcher/compose/run_checkpoints.cc
 // What a run promises around its steps: its folder, its batches, its rates, its states.
 
 #include <palimpsest/core/base/error.h>

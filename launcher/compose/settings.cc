@@ -1,0 +1,140 @@
+#include <palimpsest/launcher/compose/settings.h>
+
+#include <palimpsest/core/optim/gradient_norm.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace palimpsest {
+namespace {
+
+std::vector<std::string> trainable_names(const Chain& chain) {
+  std::vector<std::string> names;
+  for (const auto& unit : chain.units) {
+    if (unit->trainable()) {
+      for (const Parameter& parameter : unit->parameters()) {
+        names.push_back(parameter.name);
+      }
+    }
+  }
+  return names;
+}
+
+} // namespace
+
+DataSettings data_settings(const RunConfig& config, const Model& model) {
+  DataSettings settings;
+  for (const std::string& file : config.data().files()) {
+    settings.files.push_back({file, config.data().format()});
+  }
+  for (const RunConfig::Source& source : config.data().sources()) {
+    settings.files.push_back(
+        {source.path(), source.has_format() ? source.format() : config.data().format()});
+  }
+  if (config.data().has_sequence_length()) {
+    settings.sequence_length = config.data().sequence_length();
+  } else if (model.reads_tokens() && config.data().format() != "tensors") {
+    settings.sequence_length = std::min<int64_t>(512, model.max_positions());
+  }
+  settings.vocabulary_size = model.vocabulary_size();
+  settings.input_size = model.input_size();
+  settings.output_size = model.output_size();
+  return settings;
+}
+
+BatchSettings batch_settings(
+    const RunConfig& config,
+    const BatchSizes& sizes,
+    const Mesh& mesh,
+    int rank) {
+  BatchSettings settings{.global_batch_size = sizes.global, .micro_batch_size = sizes.micro};
+  settings.epochs = config.training().epochs();
+  if (config.training().has_steps()) {
+    settings.steps = config.training().steps();
+  }
+  settings.seed = static_cast<uint64_t>(config.training().seed());
+  settings.shuffle = config.data().shuffle();
+  settings.drop_last = config.data().drop_last();
+  settings.rank = mesh.batch_rank(rank);
+  settings.ranks = mesh.data();
+  return settings;
+}
+
+MeshRequest mesh_request(const RunConfig& config) {
+  MeshRequest request{.zero = static_cast<int>(config.parallel().zero())};
+  request.stages = static_cast<int>(config.pipeline().stages());
+  if (config.parallel().has_replicate()) {
+    request.replicate = static_cast<int>(config.parallel().replicate());
+  }
+  if (config.parallel().has_shard()) {
+    request.shard = static_cast<int>(config.parallel().shard());
+  }
+  return request;
+}
+
+OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config) {
+  OptimizerSettings settings{.name = config.name()};
+  settings.beta1 = config.betas(0);
+  settings.beta2 = config.betas(1);
+  settings.eps = config.eps();
+  settings.momentum = config.momentum();
+  return settings;
+}
+
+ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t steps) {
+  ScheduleSettings settings{.name = config.name(), .total_steps = steps};
+  if (config.has_warmup_steps()) {
+    settings.warmup_steps = config.warmup_steps();
+  }
+  settings.warmup_ratio = config.warmup_ratio();
+  settings.min_ratio = config.min_ratio();
+  settings.decay_ratio = config.decay_ratio();
+  settings.decay = config.decay();
+  return settings;
+}
+
+Trainer::Settings trainer_settings(const RunConfig& config, int64_t steps) {
+  Trainer::Settings settings;
+  settings.seed = static_cast<uint64_t>(config.training().seed());
+  const auto schedule =
+      std::make_shared<LearningRateSchedule>(schedule_settings(config.scheduler(), steps));
+  const double peak = config.optimizer().learning_rate();
+  settings.learning_rate = [schedule, peak](int64_t updates) {
+    return peak * schedule->factor(updates);
+  };
+  if (config.optimizer().has_max_grad_norm()) {
+    settings.clip = [most = config.optimizer().max_grad_norm()](double norm) {
+      return clip_factor(norm, most);
+    };
+  }
+  return settings;
+}
+
+std::vector<GroupRule> group_rules(const RunConfig::Optimizer& config) {
+  std::vector<GroupRule> rules;
+  for (const RunConfig::ParameterGroup& group : config.groups()) {
+    GroupRule rule{.match = group.match()};
+    rule.learning_rate_multiplier = group.learning_rate_multiplier();
+    if (group.has_weight_decay()) {
+      rule.weight_decay = group.weight_decay();
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+std::vector<std::vector<GroupRange>> parameter_groups(
+    const RunConfig::Optimizer& config,
+    const Chain& chain) {
+  const ParameterGroups groups(group_rules(config), config.weight_decay(), trainable_names(chain));
+  std::vector<std::vector<GroupRange>> all;
+  for (const auto& unit : chain.units) {
+    all.push_back(
+        unit->trainable() ? groups.ranges(*unit, 0, unit->numel()) : std::vector<GroupRange>());
+  }
+  return all;
+}
+
+} // namespace palimpsest

@@ -1,0 +1,54 @@
+#pragma once
+
+// What a config says, as the settings that each part takes. Pure: nothing is opened or measured.
+//
+//   OpenedData data = open_data(data_settings(config, model));
+//   const Mesh mesh = resolve_mesh(ranks, mesh_request(config));
+
+#include <palimpsest/core/config/derive.h>
+#include <palimpsest/core/config/run_config.pb.h>
+#include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/contracts/param_store.h>
+#include <palimpsest/core/data/open_data.h>
+#include <palimpsest/core/data/step_batches.h>
+#include <palimpsest/core/engine/trainer.h>
+#include <palimpsest/core/optim/groups.h>
+#include <palimpsest/core/optim/register_optimizers.h>
+#include <palimpsest/core/optim/schedule.h>
+#include <palimpsest/launcher/compose/model.h>
+#include <palimpsest/parallel/mesh/mesh_groups.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace palimpsest {
+
+/// Samples of the model's kind, in the length that the config gives or the model allows.
+DataSettings data_settings(const RunConfig& config, const Model& model);
+
+/// The batches of `rank` of the world.
+BatchSettings batch_settings(
+    const RunConfig& config,
+    const BatchSizes& sizes,
+    const Mesh& mesh,
+    int rank);
+
+MeshRequest mesh_request(const RunConfig& config);
+
+OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config);
+
+ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t steps);
+
+/// Seed, learning rate and clipping of a run of `steps` steps. UserError for a schedule that does
+/// not fit them.
+Trainer::Settings trainer_settings(const RunConfig& config, int64_t steps);
+
+std::vector<GroupRule> group_rules(const RunConfig::Optimizer& config);
+
+/// The parameter groups of each unit of the chain, over the whole of it; of a frozen one none.
+/// UserError for a rule that matches nothing.
+std::vector<std::vector<GroupRange>> parameter_groups(
+    const RunConfig::Optimizer& config,
+    const Chain& chain);
+
+} // namespace palimpsest

@@ -1,0 +1,135 @@
+// Covers: launcher/compose/settings.cc
+// Every value differs from its default, so that one that is not passed on is seen.
+
+#include <palimpsest/launcher/compose/settings.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/config/loader.h>
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr const char* kConfig = R"(
+model: {family: llama, vocab_size: 67, hidden_size: 24, num_hidden_layers: 1, num_attention_heads: 4,
+        intermediate_size: 56, max_position_embeddings: 300}
+data: {files: [a.txt], shuffle: false, drop_last: true}
+training: {epochs: 3, seed: 7, global_batch_size: 12, micro_batch_size: 2}
+optimizer: {name: sgd, learning_rate: 0.5, betas: [0.7, 0.8], eps: 1e-4, momentum: 0.6, max_grad_norm: 2,
+            weight_decay: 0.3, groups: [{match: norm, weight_decay: 0, learning_rate_multiplier: 4}]}
+scheduler: {name: wsd, warmup_steps: 3, min_ratio: 0.2, decay_ratio: 0.4, decay: linear}
+parallel: {zero: 2, replicate: 2, shard: 3}
+)";
+
+RunConfig config_with(const std::vector<std::string>& overrides = {}) {
+  return load_config_text(kConfig, "test.yaml", overrides);
+}
+
+TEST(Settings, OfTheData) {
+  const RunConfig config = config_with();
+  const DataSettings settings = data_settings(config, Model(config));
+  ASSERT_EQ(settings.files.size(), 1U);
+  EXPECT_EQ(settings.files[0].path, "a.txt");
+  EXPECT_EQ(settings.files[0].format, "text");
+  EXPECT_EQ(settings.sequence_length, 300); // what the model allows, below the usual 512
+  EXPECT_EQ(settings.vocabulary_size, 67);
+  EXPECT_EQ(settings.input_size, 0);
+}
+
+TEST(Settings, ASourceWithoutAFormatHasTheDatas) {
+  const RunConfig config = config_with(
+      {"data.files=null",
+       "data.format=text",
+       "data.sources=[{path: a}, {path: b, format: tokens}]"});
+  const DataSettings settings = data_settings(config, Model(config));
+  ASSERT_EQ(settings.files.size(), 2U);
+  EXPECT_EQ(settings.files[0].format, "text");
+  EXPECT_EQ(settings.files[1].format, "tokens");
+}
+
+TEST(Settings, OfAChainWithoutTokens) {
+  const RunConfig config = load_config_text(
+      "model: {family: mlp, input_size: 5, hidden_size: 4, num_hidden_layers: 1, output_size: 3}\n"
+      "data: {files: [a.safetensors]}\noptimizer: {learning_rate: 0.1}\n",
+      "test.yaml");
+  const DataSettings settings = data_settings(config, Model(config));
+  EXPECT_EQ(settings.vocabulary_size, 0);
+  EXPECT_EQ(settings.input_size, 5);
+  EXPECT_EQ(settings.output_size, 3);
+  EXPECT_FALSE(settings.sequence_length.has_value());
+}
+
+// Of six ranks as two replicas of three shards, rank 4 reads as the fifth of six.
+TEST(Settings, OfTheBatchesAndTheMesh) {
+  const RunConfig config = config_with();
+  const MeshRequest request = mesh_request(config);
+  EXPECT_EQ(request.zero, 2);
+  EXPECT_EQ(request.stages, 1);
+  EXPECT_EQ(request.replicate, 2);
+  EXPECT_EQ(request.shard, 3);
+  const BatchSettings settings =
+      batch_settings(config, derive_batch(config, 6), resolve_mesh(6, request), 4);
+  EXPECT_EQ(settings.global_batch_size, 12);
+  EXPECT_EQ(settings.micro_batch_size, 2);
+  EXPECT_EQ(settings.epochs, 3);
+  EXPECT_FALSE(settings.steps.has_value());
+  EXPECT_EQ(settings.seed, 7U);
+  EXPECT_FALSE(settings.shuffle);
+  EXPECT_TRUE(settings.drop_last);
+  EXPECT_EQ(settings.rank, 4);
+  EXPECT_EQ(settings.ranks, 6);
+}
+
+TEST(Settings, OfTheOptimizerAndItsGroups) {
+  const RunConfig config = config_with();
+  const OptimizerSettings settings = optimizer_settings(config.optimizer());
+  EXPECT_EQ(settings.name, "sgd");
+  EXPECT_EQ(settings.beta1, 0.7);
+  EXPECT_EQ(settings.beta2, 0.8);
+  EXPECT_EQ(settings.eps, 1e-4);
+  EXPECT_EQ(settings.momentum, 0.6);
+  const std::vector<GroupRule> rules = group_rules(config.optimizer());
+  ASSERT_EQ(rules.size(), 1U);
+  EXPECT_EQ(rules[0].match, "norm");
+  EXPECT_EQ(rules[0].learning_rate_multiplier, 4);
+  EXPECT_EQ(rules[0].weight_decay, 0);
+  const Model model(config);
+  int64_t grouped = 0; // elements with the factor of 4
+  const auto all = parameter_groups(config.optimizer(), model.chain());
+  ASSERT_EQ(all.size(), model.chain().units.size());
+  for (const std::vector<GroupRange>& ranges : all) {
+    for (const GroupRange& range : ranges) {
+      EXPECT_EQ(range.weight_decay, range.learning_rate_factor == 4 ? 0 : 0.3);
+      grouped += range.learning_rate_factor == 4 ? range.end - range.begin : 0;
+    }
+  }
+  EXPECT_EQ(grouped, 3 * 24); // the layer's two norms and the last one
+}
+
+// wsd over ten steps: up from the floor in 3, down to it in the last 4.
+TEST(Settings, OfTheTrainer) {
+  const Trainer::Settings settings = trainer_settings(config_with(), 10);
+  EXPECT_EQ(settings.seed, 7U);
+  EXPECT_DOUBLE_EQ(settings.learning_rate(0), 0.5 * 0.2);
+  EXPECT_DOUBLE_EQ(settings.learning_rate(3), 0.5);
+  EXPECT_DOUBLE_EQ(settings.learning_rate(8), 0.5 * (0.2 + 0.8 / 2)); // half way down, straight
+  EXPECT_DOUBLE_EQ(settings.learning_rate(10), 0.5 * 0.2);
+  ASSERT_TRUE(settings.clip);
+  EXPECT_NEAR(settings.clip(4.0), 0.5, 1e-6);
+  EXPECT_FALSE(trainer_settings(config_with({"optimizer.max_grad_norm=null"}), 10).clip);
+  EXPECT_THAT(
+      [] { trainer_settings(config_with(), 4); },
+      ThrowsMessage<UserError>(HasSubstr("scheduler.warmup_steps")));
+}
+
+} // namespace
+} // namespace palimpsest
