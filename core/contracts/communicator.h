@@ -9,7 +9,8 @@
 //
 // All ranks of a group issue the same operations in the same order. Tensors are contiguous, of one
 // dtype and size on all ranks; an action keeps its tensors alive, and nobody may write its operands
-// or read its results before it is done. Waiting throws EnvironmentError naming operation, group
+// or read its results before it is done. An operation that runs out of memory when it is issued has
+// not begun: it may be issued again. Waiting throws EnvironmentError naming operation, group
 // and rank where a peer died or did not come in time.
 
 #include <palimpsest/core/contracts/ticket.h>

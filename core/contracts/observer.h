@@ -5,6 +5,7 @@
 #include <palimpsest/core/plan/op.h>
 
 #include <cstdint>
+#include <string>
 
 namespace palimpsest {
 
@@ -29,6 +30,8 @@ class Observer {
   virtual void op_begin(size_t /*index*/, const Op& /*op*/) {}
   virtual void op_end(size_t /*index*/, const Op& /*op*/) {}
   virtual void step_end(const StepRecord& /*record*/) {}
+  /// What happened in the run that its user should know: a sentence.
+  virtual void note(const std::string& /*text*/) {}
 };
 
 } // namespace palimpsest

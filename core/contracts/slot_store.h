@@ -33,6 +33,7 @@ class PeerChannel {
 /// What all ranks decide together at AGREE.
 struct Agreement {
   bool finite = true;
+  bool exhausted = false; // memory ran out, so the rest means nothing
   std::vector<double> norm_parts;
   std::vector<double> losses;
 };

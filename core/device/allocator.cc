@@ -98,6 +98,7 @@ c10::DataPtr CpuAllocator::allocate(size_t bytes) {
   void* const data = take(bytes);
   if (data == nullptr) {
     tag.ledger->discharge(size, tag.category);
+    tag.ledger->note_refusal(size, tag.category, tag.ledger->live);
     TORCH_CHECK_WITH(
         OutOfMemoryError,
         false,

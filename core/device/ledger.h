@@ -13,6 +13,8 @@
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <mutex>
+#include <optional>
 #include <string>
 
 namespace palimpsest {
@@ -46,6 +48,9 @@ class Ledger {
   void charge(int64_t bytes, Category as);
   void discharge(int64_t bytes, Category as);
   void move(int64_t bytes, Category from, Category to);
+  /// Notes an allocation that was refused while `held` bytes were live.
+  void note_refusal(int64_t bytes, Category as, int64_t held);
+  std::optional<RefusedAllocation> take_refusal();
   Counter& operator[](Category as) {
     return by_category[static_cast<size_t>(as)];
   }
@@ -60,6 +65,10 @@ class Ledger {
   std::atomic<bool> closed = false; // its MemoryContext is gone
   std::atomic<bool> has_hook = false;
   AllocationHook hook;
+
+ private:
+  std::mutex refusal_mutex_;
+  std::optional<RefusedAllocation> refusal_;
 };
 
 /// The counters that a block of the CPU allocator was charged to.

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace palimpsest {
 
@@ -76,23 +77,31 @@ Ledger::Tag Ledger::of_this_thread() {
 
 void Ledger::charge(int64_t bytes, Category as) {
   if (has_hook.load(std::memory_order_acquire)) {
-    hook(bytes);
+    try {
+      hook(bytes);
+    } catch (...) {
+      note_refusal(bytes, as, live);
+      throw;
+    }
   }
   int64_t before = live.load(std::memory_order_relaxed);
   do {
     const int64_t most = limit.load(std::memory_order_relaxed);
-    TORCH_CHECK_WITH(
-        OutOfMemoryError,
-        bytes <= most - before,
-        name,
-        ": out of memory: ",
-        bytes,
-        " bytes wanted (",
-        category_name(as),
-        "), ",
-        before,
-        " live, limit ",
-        most);
+    if (bytes > most - before) {
+      note_refusal(bytes, as, before);
+      TORCH_CHECK_WITH(
+          OutOfMemoryError,
+          false,
+          name,
+          ": out of memory: ",
+          bytes,
+          " bytes wanted (",
+          category_name(as),
+          "), ",
+          before,
+          " live, limit ",
+          most);
+    }
   } while (!live.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
   raise_to(peak, before + bytes);
   raise_to(interval_peak, before + bytes);
@@ -105,6 +114,20 @@ void Ledger::charge(int64_t bytes, Category as) {
 void Ledger::discharge(int64_t bytes, Category as) {
   live.fetch_sub(bytes, std::memory_order_relaxed);
   (*this)[as].live.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void Ledger::note_refusal(int64_t bytes, Category as, int64_t held) {
+  RefusedAllocation refused{.bytes = bytes, .category = as, .live = held, .limit = limit};
+  for (size_t index = 0; index < by_category.size(); ++index) {
+    refused.by_category[index] = by_category[index].live;
+  }
+  const std::lock_guard lock(refusal_mutex_);
+  refusal_ = refused;
+}
+
+std::optional<RefusedAllocation> Ledger::take_refusal() {
+  const std::lock_guard lock(refusal_mutex_);
+  return std::exchange(refusal_, std::nullopt);
 }
 
 void Ledger::move(int64_t bytes, Category from, Category to) {
@@ -163,6 +186,10 @@ void MemoryContext::set_limit(int64_t bytes) {
 
 int64_t MemoryContext::limit() const {
   return ledger_->limit;
+}
+
+std::optional<RefusedAllocation> MemoryContext::take_refusal() {
+  return ledger_->take_refusal();
 }
 
 void MemoryContext::set_allocation_hook(AllocationHook hook) {

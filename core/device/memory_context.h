@@ -61,6 +61,15 @@ struct MemoryUsage {
   int64_t allocations = 0; // since the start
 };
 
+/// An allocation that did not happen, and what was held then.
+struct RefusedAllocation {
+  int64_t bytes = 0; // wanted
+  Category category = Category::kUnattributed; // for this
+  int64_t live = 0; // bytes held then, all categories
+  int64_t limit = 0;
+  std::array<int64_t, kMemoryCategories.size()> by_category = {}; // of `live`, by Category
+};
+
 /// Called with the bytes wanted before each allocation of a context; what it throws, the allocation
 /// throws.
 using AllocationHook = std::function<void(int64_t bytes)>;
@@ -100,6 +109,9 @@ class MemoryContext {
   /// Unlimited at first.
   void set_limit(int64_t bytes);
   int64_t limit() const;
+
+  /// The latest allocation that limit, hook or system has refused since the last call.
+  std::optional<RefusedAllocation> take_refusal();
 
   /// Replaces the hook; an empty one removes it. Call it while no thread allocates for this
   /// context.

@@ -1,22 +1,24 @@
 #include <palimpsest/core/engine/executor.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/engine/block_ops.h>
 #include <palimpsest/core/engine/slot_table.h>
+
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <new>
 #include <utility>
 
 namespace palimpsest {
 namespace {
 
-Slot value_slot(const ValueRef& ref, int mb) {
-  return {SlotKind::kValue, ref.producer, ref.index, mb};
-}
-
-Slot grad_slot(const ValueRef& ref, int mb) {
-  return {SlotKind::kGrad, ref.producer, ref.index, mb};
+/// Operations that no other rank takes part in, and whose result only this rank's blocks use.
+bool is_own_work(const Op& op) {
+  const bool copies = op.kind == OpKind::kStash || op.kind == OpKind::kFetch;
+  return op.kind == OpKind::kLoad || is_compute(op.kind) ||
+      (copies && per_micro_batch(op.slot.kind));
 }
 
 /// One run of one plan.
@@ -29,7 +31,8 @@ class StepRun {
       const StepInputs& inputs,
       int pipeline_rank)
       : chain_(chain), services_(services), job_(job), inputs_(inputs),
-        pipeline_rank_(pipeline_rank), losses_(inputs.batches.size()), table_(services.params) {}
+        pipeline_rank_(pipeline_rank), table_(services.params),
+        blocks_(chain, services.memory, job, inputs, table_) {}
   StepRun(const StepRun&) = delete;
   StepRun& operator=(const StepRun&) = delete;
   ~StepRun() {
@@ -39,37 +42,68 @@ class StepRun {
   }
 
   StepOutcome run(const StepPlan& plan) {
+    services_.memory.take_refusal(); // of an earlier step
     for (size_t index = 0; index < plan.size(); ++index) {
       for (Observer* observer : services_.observers) {
         observer->op_begin(index, plan[index]);
       }
-      effects(plan[index], job_, effects_);
-      table_.prepare(effects_);
-      if (is_compute(plan[index].kind)) {
-        adopt_openmp_workers(services_.memory); // a library may have replaced some since
+      try {
+        execute(plan[index]);
+      } catch (const c10::OutOfMemoryError&) {
+        drain(index, plan[index]);
+      } catch (const std::bad_alloc&) {
+        drain(index, plan[index]);
       }
-      perform(plan[index]);
       table_.poll();
       for (Observer* observer : services_.observers) {
         observer->op_end(index, plan[index]);
       }
     }
-    for (const double loss : losses_) {
+    outcome_.exhausted = outcome_.exhausted || outcome_.shortage.has_value();
+    for (const double loss : agreed_ ? losses_ : blocks_.losses()) {
       outcome_.loss_sum += loss;
     }
+    outcome_.forwards = blocks_.forwards();
+    outcome_.backwards = blocks_.backwards();
     return outcome_;
   }
 
  private:
+  void execute(const Op& op) {
+    effects(op, job_, effects_);
+    table_.prepare(effects_);
+    if (is_compute(op.kind)) {
+      adopt_openmp_workers(services_.memory); // a library may have replaced some since
+    }
+    if (!outcome_.shortage || !is_own_work(op)) {
+      perform(op);
+    }
+  }
+
+  /// Memory ran out in `op`. The other ranks wait for this one's collectives: from here on these
+  /// alone are issued, in the room that the step's values and tapes leave.
+  void drain(size_t index, const Op& op) {
+    const bool again = outcome_.shortage.has_value();
+    outcome_.shortage = MemoryShortage{
+        .index = index,
+        .op = op,
+        .refused = services_.memory.take_refusal().value_or(RefusedAllocation())};
+    if (again || agreed_ || services_.peers != nullptr) {
+      throw EnvironmentError("{}", describe(*outcome_.shortage, job_, services_.memory.name()));
+    }
+    table_.abandon();
+    execute(op);
+  }
+
   void perform(const Op& op) {
     ParamStore& params = services_.params;
     switch (op.kind) {
       case OpKind::kLoad:
-        return table_.keep(value_slot({kLoader, 0}, op.mb), batch(op.mb).inputs);
+        return table_.keep({SlotKind::kValue, kLoader, 0, op.mb}, batch(op.mb).inputs);
       case OpKind::kForward:
-        return op.block == chain_.terminal_index() ? forward_terminal(op) : forward(op);
+        return blocks_.forward(op);
       case OpKind::kBackward:
-        return backward(op);
+        return blocks_.backward(op);
       case OpKind::kGather:
         return issued(params.gather(op.unit));
       case OpKind::kRelease:
@@ -98,62 +132,12 @@ class StepRun {
     check(false, "an operation of no known kind");
   }
 
-  void forward(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
-    const ChainBlock& entry = chain_.blocks[static_cast<size_t>(op.block)];
-    ForwardRequest request{.tape = op.tape, .yields = {}, .graded_inputs = graded(entry.reads)};
-    for (int index = 0; index < entry.values; ++index) {
-      if (op.yields.contains(index)) {
-        request.yields.push_back(index);
-      }
-    }
-    ForwardResult result = entry.block->forward(values(entry.reads, op.mb), request, context(op));
-    for (size_t number = 0; number < request.yields.size(); ++number) {
-      table_.keep(value_slot({op.block, request.yields[number]}, op.mb), result.values[number]);
-    }
-    if (result.tape != nullptr) {
-      table_.keep({SlotKind::kTape, op.block, 0, op.mb}, std::move(result.tape));
-    }
-    ++outcome_.forwards;
-  }
-
-  void forward_terminal(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
-    const std::vector<ValueRef>& reads = chain_.terminal_reads;
-    const LossResult result =
-        chain_.terminal->forward(values(reads, op.mb), op.tape != TapeMode::kNone, context(op));
-    losses_[static_cast<size_t>(op.mb)] = result.loss_sum;
-    add_gradients(reads, result.grad_inputs, op.mb);
-    ++outcome_.forwards;
-  }
-
-  void backward(const Op& op) {
-    const ScopedCategory scratch(services_.memory, Category::kWorkspace);
-    const Slot jobs{SlotKind::kWeightJobs, op.block, 0, op.mb};
-    if (op.part == BackwardPart::kWeight) {
-      table_.tape(jobs).backward({}, {}, op.part, context(op));
-      return;
-    }
-    const ChainBlock& entry = chain_.blocks[static_cast<size_t>(op.block)];
-    Tensors saved;
-    for (const ValueRef& read : entry.reads) {
-      const bool needed = std::ranges::find(entry.saves, read) != entry.saves.end();
-      saved.push_back(needed ? table_.tensor(value_slot(read, op.mb)) : at::Tensor());
-    }
-    Tensors grads(static_cast<size_t>(entry.values));
-    for (const int index : job_.read_values(op.block)) {
-      grads[static_cast<size_t>(index)] = table_.tensor(grad_slot({op.block, index}, op.mb));
-    }
-    std::unique_ptr<Tape> tape = table_.take_tape({SlotKind::kTape, op.block, 0, op.mb});
-    add_gradients(entry.reads, tape->backward(saved, grads, op.part, context(op)), op.mb);
-    if (op.part == BackwardPart::kInput) {
-      table_.keep(jobs, std::move(tape));
-    }
-    ++outcome_.backwards;
-  }
-
   void agree() {
-    Agreement mine{.finite = true, .norm_parts = {}, .losses = losses_};
+    Agreement mine{
+        .finite = true,
+        .exhausted = outcome_.shortage.has_value(),
+        .norm_parts = {},
+        .losses = blocks_.losses()};
     for (const int unit : job_.trained_units(pipeline_rank_)) {
       table_.await({job_.gradient(unit), TierId::kDevice}); // a REDUCE may still write it
       const auto parts = services_.norm.measure(services_.params.shard(unit).gradient);
@@ -161,12 +145,14 @@ class StepRun {
     }
     const auto finite = [](double number) { return std::isfinite(number); };
     mine.finite =
-        std::ranges::all_of(mine.norm_parts, finite) && std::ranges::all_of(losses_, finite);
+        std::ranges::all_of(mine.norm_parts, finite) && std::ranges::all_of(mine.losses, finite);
     const Agreement all =
         services_.agreer != nullptr ? services_.agreer->agree(std::move(mine)) : std::move(mine);
     losses_ = all.losses;
     outcome_.grad_norm = services_.norm.fold(all.norm_parts);
-    outcome_.finite = all.finite && std::isfinite(outcome_.grad_norm);
+    outcome_.exhausted = all.exhausted;
+    outcome_.finite = all.finite && !all.exhausted && std::isfinite(outcome_.grad_norm);
+    agreed_ = true;
   }
 
   void update(int unit) {
@@ -195,49 +181,8 @@ class StepRun {
     table_.in_flight(std::move(ticket), effects_);
   }
 
-  Tensors values(const std::vector<ValueRef>& reads, int mb) {
-    Tensors found;
-    for (const ValueRef& read : reads) {
-      found.push_back(table_.tensor(value_slot(read, mb)));
-    }
-    return found;
-  }
-
-  std::vector<bool> graded(const std::vector<ValueRef>& reads) const {
-    std::vector<bool> needed;
-    for (const ValueRef& read : reads) {
-      needed.push_back(read.producer != kLoader && job_.differentiable(read.producer));
-    }
-    return needed;
-  }
-
-  void add_gradients(const std::vector<ValueRef>& reads, const Tensors& grads, int mb) {
-    const std::vector<bool> needed = graded(reads);
-    for (size_t number = 0; number < grads.size(); ++number) {
-      for (size_t other = 0; other < number; ++other) {
-        const bool both = grads[number].defined() && grads[other].defined();
-        check(
-            !both || !grads[number].is_alias_of(grads[other]),
-            "a block returned one tensor as the gradient of two inputs");
-      }
-      if (needed[number]) {
-        table_.add(grad_slot(reads[number], mb), grads[number]);
-      }
-    }
-  }
-
   const MicroBatch& batch(int mb) const {
     return inputs_.batches[static_cast<size_t>(mb)];
-  }
-
-  BlockContext context(const Op& op) const {
-    return {
-        .batch = &batch(op.mb),
-        .seed = inputs_.seed,
-        .step = inputs_.step,
-        .micro_batch = op.mb,
-        .training = job_.training(),
-        .loss_scale = inputs_.loss_scale};
   }
 
   template <typename Service>
@@ -252,10 +197,12 @@ class StepRun {
   const StepInputs& inputs_;
   int pipeline_rank_;
   StepOutcome outcome_;
-  std::vector<double> losses_; // by micro-batch
+  std::vector<double> losses_; // all ranks', as agreed
   std::vector<Effect> effects_; // of the current operation
+  bool agreed_ = false;
   bool committed_ = false;
   SlotTable table_;
+  BlockOps blocks_;
 };
 
 } // namespace

@@ -8,16 +8,21 @@
 // An operation waits for an operand only when it uses it; a DROP also for outstanding readers. If
 // anything throws before AGREE, the step's slots are freed and nothing persistent has changed;
 // after it, units may be updated or not, and the run cannot go on.
+//
+// Where memory runs out before AGREE nothing is thrown: the rank stops computing but still issues
+// what the others wait for, so that all learn it at AGREE and may run the step again.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/contracts/optimizer.h>
 #include <palimpsest/core/contracts/slot_store.h>
 #include <palimpsest/core/device/memory_context.h>
+#include <palimpsest/core/engine/memory_shortage.h>
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/plan.h>
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 namespace palimpsest {
@@ -36,6 +41,10 @@ struct StepOutcome {
   double loss_sum = 0; // over all targets, folded in the order of micro-batches
   double grad_norm = 0; // before clipping; 0 in evaluation
   bool finite = true; // where not, nothing persistent has changed
+  /// Memory ran out on some rank, on this one in `shortage`: nothing persistent has changed, and the
+  /// step may be run again.
+  bool exhausted = false;
+  std::optional<MemoryShortage> shortage = {};
   int64_t forwards = 0; // block executions, the terminal block's included
   int64_t backwards = 0;
 };

@@ -40,10 +40,25 @@ void SlotTable::prepare(const std::vector<Effect>& effects) {
       open_.erase(slot);
     }
     const bool gradient = slot.kind == SlotKind::kGradBuffer || slot.kind == SlotKind::kGradShard;
-    if (use == Use::kAdds && gradient && open_.insert(slot).second) {
+    if (use == Use::kAdds && gradient && !open_.contains(slot)) {
       params_.open(slot);
+      open_.insert(slot);
     }
   }
+}
+
+void SlotTable::abandon() {
+  for (Tickets* tickets : {&arriving_, &readers_}) {
+    std::erase_if(*tickets, [](const auto& entry) { // a ticket's destructor waits
+      return per_micro_batch(entry.first.slot.kind);
+    });
+  }
+  for (auto& [slot, tensors] : away_) {
+    if (per_micro_batch(slot.kind)) {
+      tensors.clear();
+    }
+  }
+  held_.clear();
 }
 
 void SlotTable::poll() {
@@ -147,8 +162,9 @@ const std::vector<at::Tensor*>& SlotTable::tensors(const Slot& slot) {
 void SlotTable::drop(const Slot& slot, TierId tier, SlotStore* slots) {
   if (tier != TierId::kDevice) {
     check(slots != nullptr, "{} was never stashed", to_text(slot));
-    slots->drop(slot, tier);
-    away_.erase(slot);
+    if (away_.erase(slot) > 0) { // a step without memory has stopped stashing
+      slots->drop(slot, tier);
+    }
   } else if (const auto away = away_.find(slot); away != away_.end()) {
     for (at::Tensor* tensor : away->second) {
       *tensor = at::Tensor(); // the shell stays, to be fetched into

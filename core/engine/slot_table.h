@@ -38,6 +38,10 @@ class SlotTable {
   /// After an operation was issued: notes which of its operands arrive later, or are still read.
   void in_flight(Ticket ticket, const std::vector<Effect>& effects);
 
+  /// Forgets all values, gradients of values and tapes, and frees their bytes: what is left of the
+  /// step will not use them. Their DROPs may still come.
+  void abandon();
+
   /// Lets what is in flight make progress where only polling does that.
   void poll();
 

@@ -1,5 +1,6 @@
 #include <palimpsest/core/engine/trainer.h>
 
+#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/device/rss.h>
 
 #include <ATen/ops/from_blob.h>
@@ -44,6 +45,24 @@ bool Trainer::stop_agreed() const {
   return over_ranks({mine ? 1 : 0}, ReduceOp::kMax).front() != 0;
 }
 
+StepOutcome Trainer::run_plan(const StepInputs& inputs) {
+  const auto micro_batches = static_cast<int>(inputs.batches.size());
+  for (;;) {
+    const auto planned = plan_for_(micro_batches);
+    StepOutcome outcome = executor_.run(planned->plan, planned->job, inputs);
+    if (!outcome.exhausted) {
+      return outcome;
+    }
+    if (!settings_.replan) {
+      throw EnvironmentError(
+          "{}",
+          outcome.shortage ? describe(*outcome.shortage, planned->job, memory_.name())
+                           : "out of memory on another rank");
+    }
+    settings_.replan(micro_batches, outcome.shortage);
+  }
+}
+
 StepRecord Trainer::step() {
   const int64_t step = position_.step;
   const auto begin = std::chrono::steady_clock::now();
@@ -65,10 +84,7 @@ StepRecord Trainer::step() {
   record.skipped = true;
   if (targets > 0) {
     const double scale = 1.0 / static_cast<double>(targets);
-    const auto planned = plan_for_(static_cast<int>(batches.size()));
-    const StepOutcome outcome = executor_.run(
-        planned->plan,
-        planned->job,
+    const StepOutcome outcome = run_plan(
         {.batches = batches,
          .seed = settings_.seed,
          .step = static_cast<uint64_t>(step),

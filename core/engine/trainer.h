@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace palimpsest {
@@ -37,6 +38,12 @@ struct TrainingPosition {
 /// others.
 using PlanFor = std::function<std::shared_ptr<const PlannedStep>(int micro_batches)>;
 
+/// Memory ran out in a step of so many micro-batches: on this rank as `shortage` says, or only on
+/// others. All ranks call it; afterwards the same step runs again by the plan that there is then.
+/// Throws, on all ranks, where nothing is left to try.
+using Replan =
+    std::function<void(int micro_batches, const std::optional<MemoryShortage>& shortage)>;
+
 class Trainer {
  public:
   struct Settings {
@@ -49,6 +56,8 @@ class Trainer {
     Communicator* ranks = nullptr;
     /// Asked before each step; where one rank's answer is yes, all stop there. Empty: never.
     std::function<bool()> stop_requested = {};
+    /// Empty: a step without the memory it needs is an EnvironmentError.
+    Replan replan = {};
   };
 
   /// All references outlive the trainer.
@@ -73,6 +82,8 @@ class Trainer {
 
  private:
   bool stop_agreed() const;
+  /// Runs a plan on the inputs, and again while memory runs out.
+  StepOutcome run_plan(const StepInputs& inputs);
   /// The same on all ranks: sums and maxima over them.
   std::vector<int64_t> over_ranks(std::vector<int64_t> numbers, ReduceOp op) const;
 

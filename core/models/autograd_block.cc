@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
@@ -33,6 +34,23 @@ void let_go(at::Tensor& leaf) {
   } else {
     leaf.reset();
   }
+}
+
+void execute(
+    const torch::autograd::edge_list& roots,
+    const torch::autograd::variable_list& gradients) {
+  torch::autograd::Engine::get_default_engine().execute(
+      roots,
+      gradients,
+      /*keep_graph=*/false,
+      /*create_graph=*/false,
+      /*accumulate_grad=*/true);
+}
+
+/// After an error the engine holds what the failed graph saved until it runs another one.
+void flush_engine() {
+  const at::Tensor leaf = make_leaf(at::zeros({1}), true);
+  execute({torch::autograd::impl::gradient_edge(leaf)}, {at::ones({1})});
 }
 
 Tensors copies(const Tensors& tensors) {
@@ -111,12 +129,12 @@ void AutogradTape::run_engine(TensorSpan grad_outputs) {
   }
   roots_.clear();
   if (!roots.empty()) {
-    torch::autograd::Engine::get_default_engine().execute(
-        roots,
-        gradients,
-        /*keep_graph=*/false,
-        /*create_graph=*/false,
-        /*accumulate_grad=*/true);
+    try {
+      execute(roots, gradients);
+    } catch (...) {
+      flush_engine();
+      throw;
+    }
   }
 }
 

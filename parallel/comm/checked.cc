@@ -4,6 +4,7 @@
 
 #include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -50,8 +51,14 @@ class Checked final : public Communicator {
     return inner_->all_gather(mine, whole);
   }
   Ticket reduce_scatter(const at::Tensor& whole, const at::Tensor& mine) override {
-    compare("reduce_scatter of " + text_of(whole) + " onto " + text_of(mine));
-    return inner_->reduce_scatter(whole, mine);
+    const std::string what = "reduce_scatter of " + text_of(whole) + " onto " + text_of(mine);
+    compare(what);
+    try {
+      return inner_->reduce_scatter(whole, mine);
+    } catch (const c10::OutOfMemoryError&) {
+      compared_ = what; // it will be issued again, and the others compare it only once
+      throw;
+    }
   }
   Ticket all_reduce(const at::Tensor& tensor, ReduceOp op) override {
     static constexpr std::array<const char*, 3> kNames{"sum", "max", "min"};
@@ -95,6 +102,9 @@ class Checked final : public Communicator {
   }
 
   void compare(const std::string& what) {
+    if (std::exchange(compared_, "") == what) {
+      return;
+    }
     const at::Tensor all = at::zeros({size() * kText}, at::kByte);
     try {
       inner_->all_gather(as_tensor(what), all).wait();
@@ -122,6 +132,7 @@ class Checked final : public Communicator {
   }
 
   std::unique_ptr<Communicator> inner_;
+  std::string compared_; // what is yet to be issued of what was compared
 };
 
 } // namespace

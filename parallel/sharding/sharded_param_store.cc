@@ -109,12 +109,14 @@ Ticket ShardedParamStore::gather(int number) {
   check(!unit.data().defined(), "unit {} is gathered twice", number);
   const ScopedCategory category(memory_, Category::kParameters);
   const at::Tensor whole = at::empty({entry.layout.whole()}, unit.dtype());
-  unit.bind_data(whole);
+  Ticket arriving;
   if (groups_.shard == nullptr) {
     whole.copy_(entry.parameters);
-    return {};
+  } else {
+    arriving = groups_.shard->all_gather(entry.parameters, whole);
   }
-  return groups_.shard->all_gather(entry.parameters, whole);
+  unit.bind_data(whole); // last, so that a gather without memory for it can be issued again
+  return arriving;
 }
 
 void ShardedParamStore::release(int unit) {

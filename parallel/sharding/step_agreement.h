@@ -5,7 +5,7 @@
 //   StepAgreement agreement(layouts, groups, memory);          // of the trained units, in order
 //   Agreement all = agreement.agree({.finite = true, .norm_parts = mine, .losses = losses});
 //
-// Two small all-gathers: the losses and the finite flag over the data-parallel ranks, and, where
+// Two small all-gathers: the losses and the flags over the data-parallel ranks, and, where
 // gradients are sharded, their norms' parts over one replica's shards. Replicas hold the same
 // gradients and are not counted again.
 
@@ -25,12 +25,16 @@ class StepAgreement final : public Agreer {
   /// `mine.norm_parts`: one part per chunk of what this rank owns, unit after unit; `mine.losses`:
   /// by this rank's micro-batch, equally many on all ranks. Returns the same on all ranks: the parts
   /// of all chunks in (unit, chunk) order, the losses in the order of global micro-batches, and
-  /// whether all were finite.
+  /// whether all were finite and had the memory they needed. Out of memory itself, it has sent
+  /// nothing and may be called again.
   Agreement agree(Agreement mine) override;
 
  private:
-  void share_losses(Agreement& agreement) const;
-  void share_norm_parts(Agreement& agreement) const;
+  /// Room for `count` numbers of each rank of the group; undefined without a group.
+  static at::Tensor room(const Communicator* group, size_t count);
+  size_t padded_norm_parts() const;
+  void share_losses(Agreement& agreement, const at::Tensor& room) const;
+  void share_norm_parts(Agreement& agreement, const at::Tensor& room) const;
 
   std::vector<UnitLayout> layouts_;
   MeshGroups groups_;

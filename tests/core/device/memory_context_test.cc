@@ -287,5 +287,33 @@ TEST_F(MemoryContextTest, TheHookSeesEveryAllocationAndMayRefuseIt) {
   EXPECT_EQ(seen, std::vector<int64_t>{17});
 }
 
+TEST_F(MemoryContextTest, ARefusalIsTakenOnceWithWhatWasHeld) {
+  const ScopedContext scope(memory_);
+  EXPECT_FALSE(memory_.take_refusal());
+  at::Tensor parameters;
+  {
+    const ScopedCategory category(memory_, Category::kParameters);
+    parameters = bytes(1000);
+  }
+  memory_.set_limit(3000);
+  {
+    const ScopedCategory category(memory_, Category::kWorkspace);
+    EXPECT_THROW(bytes(2001), c10::OutOfMemoryError);
+  }
+  const auto refused = memory_.take_refusal();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->bytes, 2001);
+  EXPECT_EQ(refused->category, Category::kWorkspace);
+  EXPECT_EQ(refused->live, 1000);
+  EXPECT_EQ(refused->limit, 3000);
+  EXPECT_EQ(refused->by_category[static_cast<size_t>(Category::kParameters)], 1000);
+  EXPECT_EQ(refused->by_category[static_cast<size_t>(Category::kWorkspace)], 0);
+  EXPECT_FALSE(memory_.take_refusal());
+  memory_.set_allocation_hook(fail_at_allocation(1));
+  EXPECT_THROW(bytes(5), c10::OutOfMemoryError);
+  memory_.set_allocation_hook({});
+  EXPECT_EQ(memory_.take_refusal()->bytes, 5);
+}
+
 } // namespace
 } // namespace palimpsest

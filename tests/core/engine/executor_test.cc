@@ -64,6 +64,7 @@ struct Technique {
   std::string schedule = "1f1b";
   Placement placement = {};
   double learning_rate = 0;
+  int64_t fail_at = 0; // the step's allocation that fails; 0: none
 };
 
 /// A chain of scalars, all 1 unless set, trained by SGD.
@@ -106,12 +107,15 @@ class ScalarRun {
     Executor executor(
         chain_,
         {.params = *store_, .optimizer = sgd_, .norm = norm_, .memory = memory_, .slots = &slots_});
-    return executor.run(
+    memory_.set_allocation_hook(fail_at_allocation(technique.fail_at));
+    StepOutcome outcome = executor.run(
         plans.front(),
         job,
         {.batches = batches,
          .loss_scale = 1.0 / static_cast<double>(targets),
          .learning_rate = technique.learning_rate});
+    memory_.set_allocation_hook({});
+    return outcome;
   }
 
   float weight(int unit = 0) {
@@ -183,6 +187,46 @@ TEST(Executor, ExecutesExactlyThePlansBlocks) {
       EXPECT_EQ(outcome.forwards, run.report_.ranks.front().forwards) << policy;
       EXPECT_EQ(outcome.forwards - micro_batches, run.counts_.forwards) << policy;
       EXPECT_EQ(run.counts_.live_tapes, 0) << policy;
+    }
+  }
+}
+
+// Whatever the operation, memory that runs out before AGREE leaves everything as it was, and the
+// step may be run again.
+TEST(Executor, OutOfMemoryBeforeAgreeChangesNothing) {
+  const StepBatch batches = {token_losses({0.3F, 1.7F}), token_losses({2.1F, 0.4F, 0.9F})};
+  for (const char* policy : {"none", "full"}) {
+    for (const char* schedule : {"1f1b", "zb_h1"}) {
+      for (const TierId tier : {TierId::kDevice, TierId::kHost}) {
+        Technique technique{.policy = policy, .schedule = schedule, .learning_rate = 0.1};
+        technique.placement.activations = tier;
+        ScalarRun plain(3, {0, 1, 2, 1}, 1.1F);
+        const StepOutcome expected = plain.step(batches, technique);
+        ScalarRun run(3, {0, 1, 2, 1}, 1.1F);
+        int failures = 0;
+        for (int64_t k = 1;; ++k) {
+          SCOPED_TRACE(std::string(policy) + " " + schedule + ", allocation " + std::to_string(k));
+          technique.fail_at = k;
+          const StepOutcome outcome = run.step(batches, technique);
+          EXPECT_EQ(run.counts_.live_tapes, 0);
+          EXPECT_EQ(run.slots_.left(), 0);
+          if (!outcome.exhausted) {
+            EXPECT_EQ(outcome.loss_sum, expected.loss_sum);
+            EXPECT_EQ(outcome.grad_norm, expected.grad_norm);
+            break;
+          }
+          ++failures;
+          ASSERT_TRUE(outcome.shortage);
+          EXPECT_GT(outcome.shortage->refused.bytes, 0);
+          EXPECT_EQ(run.weight(), 1.1F);
+          EXPECT_EQ(run.memory_.usage(Category::kActivations).live, 0);
+          EXPECT_EQ(run.memory_.usage(Category::kGradients).live, 0);
+        }
+        EXPECT_GT(failures, 20);
+        for (int unit = 0; unit < 3; ++unit) {
+          EXPECT_EQ(run.weight(unit), plain.weight(unit));
+        }
+      }
     }
   }
 }

@@ -87,7 +87,39 @@ TEST(StepAgreement, OneRankThatIsNotFiniteDecidesForAll) {
   }
 }
 
-// 8 bytes for each chunk of 16 KiB of gradients, and for each loss: no more than that.
+TEST(StepAgreement, OneRankOutOfMemoryIsKnownToAll) {
+  for (int short_of_memory = 0; short_of_memory < 3; ++short_of_memory) {
+    on_ranks(3, [&](Communicator& world, MemoryContext& memory) {
+      const MeshGroups groups = split_world(world, {.replicate = 3});
+      StepAgreement agreement({}, groups, memory);
+      const Agreement all = agreement.agree(
+          {.exhausted = world.rank() == short_of_memory, .norm_parts = {}, .losses = {1}});
+      EXPECT_TRUE(all.exhausted);
+      EXPECT_FALSE(agreement.agree({.losses = {1}}).exhausted);
+    });
+  }
+}
+
+// Sends nothing before it has all the room it needs, so it may be called again.
+TEST(StepAgreement, OutOfMemoryItMayBeCalledAgain) {
+  for (int64_t k = 1; k <= 2; ++k) {
+    on_ranks(2, [&](Communicator& world, MemoryContext& memory) {
+      const MeshGroups groups = split_world(world, {.shard = 2});
+      StepAgreement agreement({cut_unit(5000, 2)}, groups, memory);
+      const int64_t own = cut_unit(5000, 2).range(world.rank()).size();
+      const Agreement mine{
+          .norm_parts = std::vector<double>(static_cast<size_t>((own + 4095) / 4096), 3.0),
+          .losses = {1.0 + world.rank()}};
+      if (world.rank() == 1) {
+        memory.set_allocation_hook(fail_at_allocation(k));
+        EXPECT_THROW(agreement.agree(mine), c10::OutOfMemoryError);
+      }
+      EXPECT_EQ(agreement.agree(mine).losses, (std::vector<double>{1, 2}));
+    });
+  }
+}
+
+// 8 bytes for each chunk of 16 KiB of gradients, for each loss and flag: no more than that.
 TEST(StepAgreement, CostsLittle) {
   on_ranks(2, [](Communicator&, MemoryContext&) {}); // the allocator is ours from here on
   auto world = in_process_world(2);
@@ -101,8 +133,8 @@ TEST(StepAgreement, CostsLittle) {
       const int64_t elements = 4096 * 100;
       StepAgreement agreement({cut_unit(elements, 2)}, groups, memory);
       agreement.agree({.norm_parts = std::vector<double>(50), .losses = {1, 2}});
-      EXPECT_EQ((*traffic)[CommKind::kAllGather], (TrafficCount{2, 50 * 8 + 3 * 8}));
-      EXPECT_EQ(traffic->bytes(), 53 * 8);
+      EXPECT_EQ((*traffic)[CommKind::kAllGather], (TrafficCount{2, 50 * 8 + 4 * 8}));
+      EXPECT_EQ(traffic->bytes(), 54 * 8);
     });
   }
   for (std::thread& thread : threads) {
