@@ -53,6 +53,7 @@ WorldSettings world_settings(const RankEnvironment& environment, const RunConfig
   settings.attempt = environment.attempt;
   settings.mpi_launched = environment.mpi_launched;
   settings.timeout = std::chrono::seconds(config.parallel().timeout());
+  settings.startup_timeout = std::chrono::seconds(config.parallel().startup_timeout());
   settings.checked = config.parallel().check_operations();
   return settings;
 }

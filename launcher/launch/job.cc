@@ -33,10 +33,6 @@ constexpr milliseconds kEcho{500};
 constexpr milliseconds kSameMoment{300};
 constexpr int kEnvironmentExitCode = 1;
 
-int exit_code_of(int status) {
-  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-}
-
 std::string describe_end(int status) {
   if (WIFSIGNALED(status)) {
     return fmt::format(

@@ -4,6 +4,7 @@
 
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -66,6 +67,10 @@ pid_t spawn(
     std::fprintf(stderr, "palimpsest: %s\n", error.what());
   }
   _exit(kCannotRun);
+}
+
+int exit_code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 SignalQueue::SignalQueue(const std::vector<int>& signals) {

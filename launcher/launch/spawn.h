@@ -29,6 +29,9 @@ pid_t spawn(
 /// What spawn() does first in the child of a fork. `parent`: the process that forked.
 void begin_child(pid_t parent, int death_signal);
 
+/// What a shell would call the end that waitpid() gave as `status`: the exit code, 128+n for signal n.
+int exit_code_of(int status);
+
 /// Signals as something to poll: blocked for this process, read from fd(). Those that this process
 /// was started to ignore (nohup) stay ignored. The destructor restores the mask.
 class SignalQueue {

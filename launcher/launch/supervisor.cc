@@ -33,14 +33,6 @@ FileDescriptor open_report(const Environment& environment) {
   return report;
 }
 
-int exit_code_of(int status) {
-  if (WIFSIGNALED(status)) {
-    return 128 + WTERMSIG(status);
-  }
-  const int code = WEXITSTATUS(status);
-  return code == kStoppedExitCode ? 0 : code;
-}
-
 /// Waits for the rank's end, or brings it about. SIGTERM from mpirun is no request to stop: some
 /// process has failed, and mpirun kills the others a moment later.
 int status_of(pid_t rank, pid_t mpirun, const ProcessWatch& launchers, const SignalQueue& signals) {
@@ -95,7 +87,8 @@ void supervise_rank(const Environment& environment) {
   tell(false, 0);
   const int status = status_of(rank, ranks.mpi_launched ? getppid() : 0, launchers, signals);
   tell(true, status);
-  _exit(exit_code_of(status));
+  const int code = exit_code_of(status);
+  _exit(code == kStoppedExitCode ? 0 : code);
 }
 
 } // namespace palimpsest

@@ -101,8 +101,9 @@ void wait_for_all(c10d::Store& store, const WorldSettings& settings) {
         }
       }
       throw EnvironmentError(
-          "rank {} did not come to {}:{} within {} s, {} of {} ranks did: do they all run, with "
-          "the same address and port?",
+          "{} {} did not come to {}:{} within {} s, {} of {} ranks did: do they all run, with the "
+          "same address and port?",
+          missing.size() == 1 ? "rank" : "ranks",
           fmt::join(missing, ", "),
           settings.address,
           settings.port,
@@ -147,6 +148,7 @@ Parts connect_gloo(WorldSettings settings, Heartbeat& heartbeat) {
   const bool holds_store = settings.rank == 0 && !settings.agent_store;
   const Store store = meet(
       {.address = settings.address,
+       .holder = settings.agent_store ? "the launcher" : "rank 0",
        .port = settings.port,
        .serve = holds_store,
        .listen_fd = settings.listen_fd,
@@ -207,7 +209,10 @@ Parts connect_mpi(WorldSettings settings, Heartbeat& heartbeat) {
   settings.address = text.substr(text.find(' ') + 1);
   if (settings.rank != 0) {
     store = meet(
-        {.address = settings.address, .port = settings.port, .timeout = settings.startup_timeout});
+        {.address = settings.address,
+         .holder = "rank 0",
+         .port = settings.port,
+         .timeout = settings.startup_timeout});
   }
   wait_for_all(*store.store, settings);
   start_heartbeat(heartbeat, store, settings, settings.rank == 0);

@@ -188,10 +188,13 @@ Store meet(const MeetingPoint& point) {
     }
     return {c10::make_intrusive<c10d::TCPStore>(point.address, options), options.port};
   } catch (const std::exception& error) {
+    if (point.serve) {
+      throw EnvironmentError(
+          "the store cannot be held at {}:{}: {}", point.address, options.port, message_of(error));
+    }
     throw EnvironmentError(
-        "{} at {}:{} within {} s: does the rank or launcher that holds the store run, and is the "
-        "address right?\n{}",
-        point.serve ? "the store cannot be held" : "no store could be reached",
+        "{} could not be reached at {}:{} within {} s: does it run, and is the address right?\n{}",
+        point.holder,
         point.address,
         options.port,
         std::chrono::duration<double>(point.timeout).count(),

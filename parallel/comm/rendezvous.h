@@ -18,6 +18,7 @@ namespace palimpsest {
 
 struct MeetingPoint {
   std::string address; // host name or number of who holds the store
+  std::string holder = "the launcher"; // who that is, for messages
   int port = 0; // 0, where serving: any free one
   bool serve = false; // this rank holds the store
   int listen_fd = -1; // a socket that listens at the port already; -1: none

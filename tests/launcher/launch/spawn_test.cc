@@ -45,6 +45,15 @@ TEST(Spawn, WhatCannotBeRunEndsWith127) {
   EXPECT_EQ(WEXITSTATUS(status_of(child)), 127);
 }
 
+TEST(Spawn, AnEndIsAShellsExitCode) {
+  const auto code_of = [](const char* script) {
+    return exit_code_of(status_of(spawn({"/bin/sh", "-c", script}, {}, SIGKILL, [] {})));
+  };
+  EXPECT_EQ(code_of("exit 0"), 0);
+  EXPECT_EQ(code_of("exit 75"), 75);
+  EXPECT_EQ(code_of("kill -9 $$"), 137);
+}
+
 TEST(Spawn, EndsWithItsParent) {
   int fds[2];
   ASSERT_EQ(pipe(fds), 0);

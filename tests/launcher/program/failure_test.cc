@@ -5,8 +5,6 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <array>
 #include <random>
 
 namespace palimpsest {
@@ -15,62 +13,38 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using testing::Starter;
+using testing::usable;
 using testing::Words;
 
-class Failure : public testing::ProgramRanks {
- protected:
-  /// A run that would take hours, with its first steps done.
-  pid_t start_long_run(Starter starter, int ranks, const Words& more = {}) {
-    const std::string config = golden_config("llama-tiny");
-    Words overrides = {
-        "training.steps=1000000", "training.global_batch_size=6", "checkpoint.save_every=1000000"};
-    overrides.insert(overrides.end(), more.begin(), more.end());
-    const pid_t process = train(starter, ranks, config, overrides);
-    EXPECT_TRUE(testing::eventually(40s, [&] { return metrics().size() > 3; })) << err();
-    return process;
-  }
+const std::vector<Starter> kLaunchers =
+    {Starter::kLaunch, Starter::kLaunchWithoutMpirun, Starter::kMpirun, Starter::kTorchrun};
 
-  /// The process that computes as a rank: the youngest of those that carry its number, since a rank
-  /// of mpirun may have a parent that watches over it.
-  pid_t rank_process(int rank) const {
-    pid_t youngest = 0;
-    for (const char* name : {"OMPI_COMM_WORLD_RANK=", "RANK="}) {
-      for (const std::string& line : testing::processes_with(name + std::to_string(rank))) {
-        const std::string environment =
-            testing::text_of("/proc/" + line.substr(0, line.find(':')) + "/environ");
-        if (environment.find(folder_.string()) != std::string::npos) {
-          youngest = std::max(youngest, static_cast<pid_t>(std::stoi(line)));
-        }
-      }
-    }
-    return youngest;
-  }
-};
+using Failure = testing::ProgramRanks;
 
 TEST_F(Failure, AKilledRankEndsAllWithItsCode) {
   std::mt19937 random(11);
-  const int rounds = testing::full_tests() ? 100 : 3;
-  for (int round = 0; round < rounds; ++round) {
-    constexpr std::array kStarters = {
-        Starter::kLaunch, Starter::kLaunchWithoutMpirun, Starter::kMpirun};
-    const Starter starter = kStarters[static_cast<size_t>(round) % (has_mpirun() ? 3 : 2)];
+  const std::vector<Starter> starters = usable(kLaunchers);
+  const size_t rounds = testing::full_tests() ? 100 : starters.size();
+  for (size_t round = 0; round < rounds; ++round) {
+    const Starter starter = starters[round % starters.size()];
+    SCOPED_TRACE(name_of(starter) + ", round " + std::to_string(round));
     const int ranks = 2 + static_cast<int>(random() % 2);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(ranks));
     std::filesystem::remove_all(output());
     const pid_t process = start_long_run(starter, ranks);
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 50));
     const pid_t rank = rank_process(victim);
-    ASSERT_GT(rank, 0) << "round " << round;
+    ASSERT_GT(rank, 0);
     kill(rank, SIGKILL);
-    EXPECT_EQ(wait_for(process, 10s), 137) << "round " << round << ", rank " << victim;
-    EXPECT_TRUE(all_gone(10s)) << "round " << round;
+    EXPECT_EQ(wait_for(process, 10s), code_of_job(starter, 137)) << "rank " << victim;
+    EXPECT_TRUE(all_gone(10s));
     EXPECT_THAT(err() + out(), HasSubstr("rank " + std::to_string(victim)));
   }
 }
 
 // Started as torchrun starts them, by a shell that lets the others go on: they end by themselves.
 TEST_F(Failure, RanksWithoutALauncherEndAfterOneOfThem) {
-  const pid_t process = start_long_run(Starter::kTorchrun, 3);
+  const pid_t process = start_long_run(Starter::kVariables, 3);
   kill(rank_process(1), SIGKILL);
   const std::optional<int> code = wait_for(process, 10s);
   ASSERT_TRUE(code.has_value());
@@ -79,7 +53,7 @@ TEST_F(Failure, RanksWithoutALauncherEndAfterOneOfThem) {
 }
 
 TEST_F(Failure, ASignalToOneRankAloneStopsAll) {
-  const pid_t process = start_long_run(Starter::kTorchrun, 3);
+  const pid_t process = start_long_run(Starter::kVariables, 3);
   kill(rank_process(2), SIGTERM);
   EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << err();
   const std::string last = std::to_string(metrics().size());
@@ -87,27 +61,32 @@ TEST_F(Failure, ASignalToOneRankAloneStopsAll) {
 }
 
 TEST_F(Failure, AKilledLauncherTakesItsRanksAlong) {
-  for (const Starter starter : {Starter::kLaunch, Starter::kLaunchWithoutMpirun}) {
+  for (const Starter starter : usable(kLaunchers)) {
+    SCOPED_TRACE(name_of(starter));
     std::filesystem::remove_all(output());
     const pid_t process = start_long_run(starter, 2);
     kill(process, SIGKILL);
-    wait_for(process);
+    EXPECT_EQ(wait_for(process), 137);
     EXPECT_TRUE(all_gone(10s));
   }
 }
 
-// A stopped process lives and does nothing: after the time for an operation it is named.
+// A stopped process lives and does nothing: after the time for an operation it is named. torchrun
+// asks it to end, and kills it 30 s later.
 TEST_F(Failure, AHungRankIsNamedAtTheTimeout) {
-  for (const Starter starter : {Starter::kLaunch, Starter::kLaunchWithoutMpirun}) {
+  std::vector<Starter> starters = {Starter::kLaunch, Starter::kLaunchWithoutMpirun};
+  if (testing::full_tests()) {
+    starters = usable(kLaunchers);
+  }
+  for (const Starter starter : starters) {
+    SCOPED_TRACE(name_of(starter));
     std::filesystem::remove_all(output());
     const pid_t process = start_long_run(starter, 3, {"parallel.timeout=2"});
     const pid_t hung = rank_process(1);
     ASSERT_GT(hung, 0);
     kill(hung, SIGSTOP);
-    const std::optional<int> code = wait_for(process, 20s);
-    ASSERT_TRUE(code.has_value());
-    EXPECT_NE(*code, 0);
-    EXPECT_THAT(err(), HasSubstr("rank 1"));
+    EXPECT_EQ(wait_for(process, starter == Starter::kTorchrun ? 50s : 20s), 1);
+    EXPECT_THAT(err(), HasSubstr("rank 1 gives no sign of life"));
     EXPECT_TRUE(all_gone(10s));
   }
 }
@@ -115,15 +94,13 @@ TEST_F(Failure, AHungRankIsNamedAtTheTimeout) {
 // One signal to the launcher is one decision of all ranks: a checkpoint, a code that says "again",
 // and the same command goes on.
 TEST_F(Failure, ARequestToStopSavesAndTheRunGoesOn) {
-  for (const Starter starter :
-       {Starter::kLaunch, Starter::kLaunchWithoutMpirun, Starter::kMpirun}) {
-    if (starter == Starter::kMpirun && !has_mpirun()) {
-      continue;
-    }
+  for (const Starter starter : usable(kLaunchers)) {
+    SCOPED_TRACE(name_of(starter));
     std::filesystem::remove_all(output());
     const pid_t process = start_long_run(starter, 2);
     kill(process, starter == Starter::kMpirun ? SIGUSR1 : SIGTERM);
-    EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << out() << err();
+    EXPECT_EQ(wait_for(process, 20s), code_of_job(starter, kStoppedExitCode)) << out() << err();
+    EXPECT_TRUE(all_gone(5s));
     const size_t done = metrics().size();
     EXPECT_THAT(out(), HasSubstr("stopped after step " + std::to_string(done)));
     const std::string steps = "training.steps=" + std::to_string(done + 2);
@@ -177,18 +154,23 @@ TEST_F(Failure, AKillInASaveLeavesACheckpointThatResumes) {
   }
 }
 
+// Each fifth job is one that must fail.
 TEST_F(Failure, StartsAndEndsManyTimes) {
   const int rounds = testing::full_tests() ? 50 : 2;
   const std::string config = golden_config("llama-tiny");
-  for (int round = 0; round < rounds; ++round) {
-    for (const Starter starter : {Starter::kLaunch, Starter::kMpirun, Starter::kTorchrun}) {
-      if (starter == Starter::kMpirun && !has_mpirun()) {
-        continue;
-      }
+  const std::string missing = "data.files=[" + (folder_ / "nothing.bin").string() + "]";
+  for (const Starter starter : usable({Starter::kLaunch, Starter::kMpirun, Starter::kTorchrun})) {
+    int jobs = 0;
+    for (int round = 0; round < rounds; ++round) {
+      SCOPED_TRACE(name_of(starter) + ", round " + std::to_string(round));
+      const bool fails = round % 5 == 1;
       std::filesystem::remove_all(output());
-      EXPECT_EQ(wait_for(train(starter, 2, config), 60s), 0) << round << out() << err();
-      EXPECT_TRUE(all_gone(5s));
+      const pid_t process = train(starter, 2, config, fails ? Words{missing} : Words{});
+      ASSERT_EQ(wait_for(process, 60s), code_of_job(starter, fails ? 2 : 0)) << out() << err();
+      ASSERT_TRUE(all_gone(5s)) << ::testing::PrintToString(left());
+      ++jobs;
     }
+    std::cout << name_of(starter) << ": " << jobs << " jobs started and ended" << std::endl;
   }
 }
 

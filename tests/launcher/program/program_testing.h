@@ -8,20 +8,69 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
 #include <vector>
 
 namespace palimpsest::testing {
 
-/// How ranks are started.
-enum class Starter { kLaunch, kLaunchWithoutMpirun, kMpirun, kTorchrun };
+/// How ranks are started. kVariables: by a shell, as torchrun would, without its agent.
+enum class Starter { kLaunch, kLaunchWithoutMpirun, kMpirun, kTorchrun, kVariables };
+
+inline std::string name_of(Starter starter) {
+  constexpr const char* kNames[] = {
+      "Launch", "LaunchWithoutMpirun", "Mpirun", "Torchrun", "Variables"};
+  return kNames[static_cast<size_t>(starter)];
+}
+
+inline bool is_program(const std::string& name) {
+  return std::system(("command -v " + name + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+/// torchrun of the peers' Python, else of PATH; empty: there is none.
+inline std::string torchrun() {
+  const std::string peer = std::string(PALIMPSEST_TEST_DATA) + "/../../.deps/peer/bin/torchrun";
+  for (const std::string& program : {peer, std::string("torchrun")}) {
+    if (is_program(program)) {
+      return program;
+    }
+  }
+  return "";
+}
+
+/// Why ranks cannot be started so on this machine; empty: they can.
+inline std::string missing(Starter starter) {
+  if (starter == Starter::kMpirun && !is_program("mpirun")) {
+    return "there is no mpirun here";
+  }
+  if (starter == Starter::kTorchrun && torchrun().empty()) {
+    return "there is no torchrun here, in .deps/peer/bin or on PATH";
+  }
+  return "";
+}
+
+/// Open MPI wants words for what others do anyway: run as root, bind to nothing, more ranks than cores.
+inline bool mpirun_is_open_mpi() {
+  static const bool kIs = std::system("mpirun --version 2>&1 | grep -q 'Open MPI'") == 0;
+  return kIs;
+}
+
+/// Those of the starters that this machine has; tells why others are left out.
+inline std::vector<Starter> usable(const std::vector<Starter>& starters) {
+  std::vector<Starter> found;
+  for (const Starter starter : starters) {
+    const std::string reason = missing(starter);
+    if (reason.empty()) {
+      found.push_back(starter);
+    } else {
+      std::cout << name_of(starter) << " is left out: " << reason << std::endl;
+    }
+  }
+  return found;
+}
 
 class ProgramRanks : public ProcessFixture {
  protected:
-  static bool has_mpirun() {
-    return std::system("command -v mpirun >/dev/null 2>&1") == 0;
-  }
-
   /// A config of the golden model `name` (three steps, as its reference trained), written to the
   /// folder; `more` are its further lines.
   std::string golden_config(const std::string& name, const std::string& more = "") const {
@@ -40,34 +89,57 @@ class ProgramRanks : public ProcessFixture {
     return folder_ / "run";
   }
 
-  /// `train CONFIG overrides…` on `count` ranks; returns the process to wait for.
-  pid_t train(Starter starter, int count, const std::string& config, const Words& overrides = {}) {
-    Words words = {"train", config, "training.output=" + output().string()};
-    words.insert(words.end(), overrides.begin(), overrides.end());
-    Words command;
+  /// The words that start `command` on `count` ranks.
+  static Words on_ranks(Starter starter, int count, Words command) {
+    const std::string ranks = std::to_string(count);
+    Words words;
     switch (starter) {
       case Starter::kLaunch:
-        command = {PALIMPSEST_PROGRAM, "launch", "-n", std::to_string(count)};
+        words = {command[0], "launch", "-n", ranks};
+        command.erase(command.begin());
         break;
       case Starter::kLaunchWithoutMpirun:
-        command = {PALIMPSEST_PROGRAM, "launch", "-n", std::to_string(count), "--no-mpirun"};
+        words = {command[0], "launch", "-n", ranks, "--no-mpirun"};
+        command.erase(command.begin());
         break;
       case Starter::kMpirun:
-        command = {
-            "/usr/bin/env",
-            "mpirun",
-            "--allow-run-as-root",
-            "--bind-to",
-            "none",
-            "--oversubscribe",
-            "-n"};
-        command.insert(command.end(), {std::to_string(count), PALIMPSEST_PROGRAM});
+        words = {"/usr/bin/env", "mpirun", "-n", ranks};
+        if (mpirun_is_open_mpi()) {
+          words.insert(
+              words.end(), {"--allow-run-as-root", "--bind-to", "none", "--oversubscribe"});
+        }
         break;
       case Starter::kTorchrun:
-        return train_by_variables(count, words);
+        words = {"/usr/bin/env", torchrun(), "--standalone", "--no-python"};
+        words.insert(words.end(), {"--nproc-per-node", ranks});
+        break;
+      case Starter::kVariables:
+        return by_variables(count, command);
     }
-    command.insert(command.end(), words.begin(), words.end());
-    return start(command);
+    words.insert(words.end(), command.begin(), command.end());
+    return words;
+  }
+
+  /// `palimpsest train CONFIG overrides…`.
+  Words train_command(const std::string& config, const Words& overrides = {}) const {
+    Words words = {PALIMPSEST_PROGRAM, "train", config, "training.output=" + output().string()};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    return words;
+  }
+
+  /// `train CONFIG overrides…` on `count` ranks; returns the process to wait for.
+  pid_t train(
+      Starter starter,
+      int count,
+      const std::string& config,
+      const Words& overrides = {},
+      const Environment& more = {}) {
+    return start(on_ranks(starter, count, train_command(config, overrides)), more);
+  }
+
+  /// The exit code of a job whose ranks end with `code`: torchrun has one for all that is not 0.
+  static int code_of_job(Starter starter, int code) {
+    return starter == Starter::kTorchrun && code != 0 ? 1 : code;
   }
 
   std::vector<nlohmann::json> metrics() const {
@@ -79,27 +151,48 @@ class ProgramRanks : public ProcessFixture {
     return found;
   }
 
+  /// A run that would take hours, with its first steps done.
+  pid_t start_long_run(Starter starter, int ranks, const Words& more = {}) {
+    Words overrides = {
+        "training.steps=1000000", "training.global_batch_size=6", "checkpoint.save_every=1000000"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const pid_t process = train(starter, ranks, golden_config("llama-tiny"), overrides);
+    EXPECT_TRUE(eventually(40s, [&] { return metrics().size() > 3; })) << err();
+    return process;
+  }
+
+  /// The process that computes as a rank: the youngest of those that carry its number, since a rank
+  /// of mpirun may have a parent that watches over it.
+  pid_t rank_process(int rank) const {
+    pid_t youngest = 0;
+    for (const char* name : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "RANK="}) {
+      for (const std::string& line : processes_with(name + std::to_string(rank))) {
+        const std::string process = line.substr(0, line.find(':'));
+        if (text_of("/proc/" + process + "/environ").find(folder_.string()) != std::string::npos) {
+          youngest = std::max(youngest, static_cast<pid_t>(std::stoi(process)));
+        }
+      }
+    }
+    return youngest;
+  }
+
  private:
-  /// As torchrun starts ranks, a shell for the agent: it ends with the first code that is not 0.
-  pid_t train_by_variables(int count, const Words& words) {
-    std::string line = PALIMPSEST_PROGRAM;
-    for (const std::string& word : words) {
+  /// A shell for torchrun's agent: it ends with the first code that is not 0, and lets the others go
+  /// on.
+  static Words by_variables(int count, const Words& command) {
+    std::string line;
+    for (const std::string& word : command) {
       line += " '" + word + "'";
     }
-    const int port = 20000 + getpid() % 20000;
-    std::string script = "pids=; ";
+    const std::string size = std::to_string(count);
+    std::string script = "pids=; export WORLD_SIZE=" + size + " LOCAL_WORLD_SIZE=" + size +
+        " MASTER_ADDR=127.0.0.1 MASTER_PORT=" + std::to_string(20000 + getpid() % 20000) + "; ";
     for (int rank = 0; rank < count; ++rank) {
-      script += "RANK=" + std::to_string(rank) + " LOCAL_RANK=" + std::to_string(rank) + " " +
-          line + " & pids=\"$pids $!\"; ";
+      const std::string number = std::to_string(rank);
+      script += "RANK=" + number + " LOCAL_RANK=" + number + line + " & pids=\"$pids $!\"; ";
     }
     script += "code=0; for p in $pids; do wait $p || code=$?; done; exit $code";
-    const std::string size = std::to_string(count);
-    return start(
-        {"/bin/sh", "-c", script},
-        {{"WORLD_SIZE", size},
-         {"LOCAL_WORLD_SIZE", size},
-         {"MASTER_ADDR", "127.0.0.1"},
-         {"MASTER_PORT", std::to_string(port)}});
+    return {"/bin/sh", "-c", script};
   }
 };
 

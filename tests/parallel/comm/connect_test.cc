@@ -144,7 +144,7 @@ TEST(Connect, RanksThatDoNotComeAreNamed) {
     settings.startup_timeout = Milliseconds(400);
     return sum_over(*connect(settings));
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 1, 3 did not come to 127.0.0.1:"));
+  EXPECT_THAT(errors[0], HasSubstr("ranks 1, 3 did not come to 127.0.0.1:"));
   EXPECT_THAT(errors[0], HasSubstr("within 0.4 s, 2 of 4 ranks did"));
 }
 

@@ -65,7 +65,7 @@ TEST(Rendezvous, NobodyAtThePortIsNamedInTime) {
         meet({.address = "127.0.0.1", .port = port, .timeout = std::chrono::milliseconds(500)});
       },
       ThrowsMessage<EnvironmentError>(AllOf(
-          HasSubstr("no store could be reached at 127.0.0.1:" + std::to_string(port)),
+          HasSubstr("the launcher could not be reached at 127.0.0.1:" + std::to_string(port)),
           HasSubstr("within 0.5 s"))));
 }
 
