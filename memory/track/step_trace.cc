@@ -2,11 +2,13 @@
 
 namespace palimpsest {
 
-void StepTrace::op_begin(size_t index, const Op& /*op*/) {
-  if (index == 0) {
+void StepTrace::op_begin(size_t index, const Op& op) {
+  if (index == 0) { // also where a step is run again
     ops_.clear();
+    loads_ = 0;
     start_ = std::chrono::steady_clock::now();
   }
+  loads_ += op.kind == OpKind::kLoad;
   memory_.begin_interval();
   ops_.push_back({.begin_s = now()});
 }
@@ -17,7 +19,7 @@ void StepTrace::op_end(size_t /*index*/, const Op& /*op*/) {
 }
 
 void StepTrace::step_end(const StepRecord& record) {
-  if (ops_.size() == full_ && !record.skipped) {
+  if (loads_ == micro_batches_ && !record.skipped) {
     last_.swap(ops_);
     record_ = record;
   }

@@ -2,7 +2,7 @@
 
 // When each operation of a full step really ran, and the most bytes that were tracked during it.
 //
-//   StepTrace trace(memory, plan.size());
+//   StepTrace trace(memory, run.micro_batches());
 //   run.train({&trace});
 //   trace.last()[17].peak_bytes;                // empty where no full step ran to its end
 
@@ -24,16 +24,17 @@ struct TracedOp {
   int64_t peak_bytes = 0;
 };
 
-/// Keeps the last step that ran `full` operations: a step of fewer micro-batches or one that was
-/// skipped ran fewer, and is passed over.
+/// Keeps the last step of `micro_batches` that was not skipped; an epoch's last step may have fewer.
 class StepTrace final : public Observer {
  public:
-  StepTrace(MemoryContext& memory, size_t full) : memory_(memory), full_(full) {}
+  StepTrace(MemoryContext& memory, int micro_batches)
+      : memory_(memory), micro_batches_(micro_batches) {}
 
   void op_begin(size_t index, const Op& op) override;
   void op_end(size_t index, const Op& op) override;
   void step_end(const StepRecord& record) override;
 
+  /// One for each operation of the plan that the step ran.
   const std::vector<TracedOp>& last() const {
     return last_;
   }
@@ -46,9 +47,10 @@ class StepTrace final : public Observer {
   double now() const;
 
   MemoryContext& memory_;
-  size_t full_;
+  int micro_batches_;
+  int loads_ = 0; // of the step under way
   std::chrono::steady_clock::time_point start_;
-  std::vector<TracedOp> ops_; // of the step under way
+  std::vector<TracedOp> ops_;
   std::vector<TracedOp> last_;
   StepRecord record_;
 };

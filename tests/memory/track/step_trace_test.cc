@@ -63,5 +63,13 @@ TEST_F(StepTraceTest, KeepsTheLastFullStep) {
   EXPECT_EQ(trace_.record().step, 4);
 }
 
+// A step that is thrown away in its middle and run again: only the second run counts.
+TEST_F(StepTraceTest, ForgetsAnAttemptThatWasRunAgain) {
+  trace_.op_begin(0, Op::load(0));
+  trace_.op_end(0, Op::load(0));
+  step({0, 0});
+  EXPECT_EQ(trace_.last().size(), 2U);
+}
+
 } // namespace
 } // namespace palimpsest

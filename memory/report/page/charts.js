@@ -1,0 +1,222 @@
+// The sections beside the step: layers, planners, the stack.
+
+/** A chart as wide as its place, drawn anew where that changes. */
+function fitted(host, draw) {
+  let width = 0;
+  const fit = () => {
+    if (host.clientWidth !== width) {
+      width = host.clientWidth;
+      host.replaceChildren(draw(width));
+    }
+  };
+  new ResizeObserver(fit).observe(host);
+  fit();
+}
+
+// ---- layers: upwards what a layer holds, downwards what it costs again
+
+const kChoices = {
+  kept: {color: 'tape', shape: '', means: 'keeps its tape'},
+  lean: {color: 'value', shape: '', means: 'keeps a lean tape'},
+  mixed: {color: 'grad', shape: '', means: 'its blocks differ'},
+  frozen: {color: 'workspace', shape: '', means: 'has no backward'},
+  recomputed: {color: 'param_shard', shape: 'hollow', means: 'runs again before its backward'},
+};
+
+function showLayers(layers) {
+  byId('layers').hidden = false;
+  const sum = key => layers.reduce((all, layer) => all + layer[key], 0);
+  const counts = Object.keys(kChoices).map(choice => [choice, layers.filter(layer => layer.choice === choice).length])
+    .filter(([, count]) => count > 0);
+  const [bytes, full, seconds] = [sum('bytes'), sum('full_bytes'), sum('seconds')];
+  byId('layers-lead').replaceChildren(
+    counts.map(([choice, count]) => `${count} ${choice}`).join(', '), '. A micro-batch leaves ',
+    element('b', {}, number(bytes, bytesText)), ' of ', number(full, bytesText), full > 0 ? ` (${percentText(bytes / full)})` : '',
+    ', for ', element('b', {}, number(seconds, secondsText)), ' of work done again.');
+  fitted(byId('layers-plot'), width => layersPlot(layers, width));
+  byId('layers-legend').replaceChildren(
+    ...counts.map(([choice]) => element('span', {}, swatch(kChoices[choice].color, kChoices[choice].shape),
+      element('b', {}, choice), ' ' + kChoices[choice].means)),
+    element('span', {}, swatch('line', 'hollow'), 'what it would leave in full'),
+    ...(seconds > 0 ? [element('span', {}, swatch('recompute', 'hatched'), 'seconds again')] : []));
+}
+
+function layersPlot(layers, width) {
+  const size = {width, left: 74, up: 150, down: layers.some(layer => layer.seconds > 0) ? 62 : 0, label: 24};
+  const height = size.up + size.down + size.label + 8;
+  const most = Math.max(1, ...layers.map(layer => layer.full_bytes), ...layers.map(layer => layer.bytes));
+  const slowest = Math.max(1e-12, ...layers.map(layer => layer.seconds));
+  const pitch = (size.width - size.left) / layers.length;
+  const column = Math.min(Math.max(pitch - Math.min(6, pitch * 0.25), 0.6), 54);
+  const up = bytes => 4 + size.up * (1 - bytes / most);
+  const ground = 4 + size.up;
+  const below = ground + size.label;
+  const svg = drawn('svg', {viewBox: `0 0 ${width} ${height}`, height, role: 'img', 'aria-label': 'Bytes and seconds by layer'},
+    drawn('defs', {}, hatchPattern('again', 'recompute')));
+  for (const value of ticks(0, most, 4, true)) {
+    svg.append(drawn('line', {class: 'grid', x1: size.left, x2: size.width, y1: up(value), y2: up(value)}),
+      drawn('text', {x: size.left - 10, y: up(value) + 4, 'text-anchor': 'end'}, value === 0 ? '0' : bytesText(value)));
+  }
+  const every = Math.ceil(layers.length * 34 / (size.width - size.left));
+  layers.forEach((layer, at) => {
+    const x = size.left + pitch * at + (pitch - column) / 2;
+    const {color: own, shape} = kChoices[layer.choice];
+    const box = (top, bottom, attributes) => drawn('rect', {x, width: column, y: top, height: Math.max(bottom - top, 0), rx: 1.5, ...attributes});
+    svg.append(box(up(layer.full_bytes), ground, {fill: 'none', stroke: 'var(--line)', 'stroke-width': 1.2}));
+    svg.append(box(Math.min(up(layer.bytes), ground - 2.5), ground, shape === 'hollow'
+      ? {fill: `var(--${own})`, 'fill-opacity': 0.25, stroke: `var(--${own})`} : {fill: `var(--${own})`}));
+    if (layer.seconds > 0) {
+      svg.append(box(below, below + (size.down - 6) * layer.seconds / slowest, {fill: 'url(#again)', stroke: 'var(--recompute)'}));
+    }
+    if (at % every === 0) {
+      svg.append(drawn('text', {x: x + column / 2, y: ground + 16, 'text-anchor': 'middle'}, String(at)));
+    }
+    svg.append(telling(drawn('rect', {class: 'hit', x: size.left + pitch * at, width: pitch, y: 4, height: height - 8,
+      'aria-label': `${layer.name}: ${layer.choice}`}), () => [element('b', {}, layer.name), `${layer.choice}: `,
+      number(layer.bytes, bytesText), ` of ${bytesText(layer.full_bytes)}`,
+      layer.seconds > 0 ? `, ${secondsText(layer.seconds)} again` : '']));
+  });
+  if (size.down > 0) {
+    svg.append(drawn('text', {x: size.left - 10, y: below + 10, 'text-anchor': 'end'}, 'again'),
+      drawn('text', {x: size.left - 10, y: below + 25, 'text-anchor': 'end'}, 'to ' + secondsText(slowest)));
+  }
+  return svg;
+}
+
+function hatchPattern(id, name) {
+  return drawn('pattern', {id, width: 5, height: 5, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)'},
+    drawn('rect', {width: 5, height: 5, fill: 'var(--card)'}), drawn('rect', {width: 2.2, height: 5, fill: `var(--${name})`}));
+}
+
+// ---- planners: seconds over bytes
+
+const kMarkers = [
+  (x, y) => drawn('circle', {cx: x, cy: y, r: 4.5}),
+  (x, y) => drawn('rect', {x: x - 4, y: y - 4, width: 8, height: 8}),
+  (x, y) => drawn('path', {d: `M${x} ${y - 5.5}l5 9h-10z`}),
+  (x, y) => drawn('path', {d: `M${x} ${y - 5.5}l5.5 5.5l-5.5 5.5l-5.5 -5.5z`}),
+  (x, y) => drawn('path', {d: `M${x} ${y + 5.5}l5 -9h-10z`}),
+];
+
+function showPlanners(points, budget) {
+  byId('planners').hidden = false;
+  const names = [...new Set(points.map(point => point.planner))];
+  const chosen = points.find(point => point.chosen);
+  const lead = byId('planners-lead');
+  lead.replaceChildren('Each planner at its settings, simulated on this model and device.');
+  if (chosen) {
+    lead.append(' Chosen: ', element('b', {}, settingText(chosen)), ', ', number(chosen.peak_bytes, bytesText), ' and ',
+      number(chosen.seconds, secondsText), ' a step.');
+  }
+  fitted(byId('planners-plot'), width => plannersPlot(points, names, budget, width));
+  byId('planners-legend').replaceChildren(...names.map((name, at) => element('span', {}, markerIcon(at), element('b', {}, name))));
+  tableOf(byId('planners-table'), ['planner', 'setting', 'peak', 'step', 'of the fastest'], points.map(point =>
+    element('tr', {class: point.chosen ? 'chosen' : null}, element('th', {scope: 'row'}, point.planner),
+      element('td', {class: 'text'}, point.setting || '–'), element('td', {}, number(point.peak_bytes, bytesText)),
+      element('td', {}, number(point.seconds, secondsText)),
+      element('td', {}, percentText(point.seconds / Math.min(...points.map(each => each.seconds)))))));
+}
+
+function settingText(point) {
+  return point.planner + (point.setting ? ', ' + point.setting : '');
+}
+
+function markerIcon(at) {
+  const icon = drawn('svg', {width: 13, height: 13, viewBox: '0 0 13 13', 'aria-hidden': 'true'}, kMarkers[at % kMarkers.length](6.5, 6.5));
+  icon.style.cssText = `display: inline-block; width: 13px; vertical-align: -2px; margin-right: 6px; fill: var(--p${at % 8})`;
+  return icon;
+}
+
+function plannersPlot(points, names, budget, width) {
+  const size = {width, left: 74, right: 24, top: 16, height: 330, bottom: 44};
+  const xs = points.map(point => point.peak_bytes);
+  const ys = points.map(point => point.seconds);
+  const inSight = budget !== null && budget <= 1.3 * Math.max(...xs);
+  const [low, high] = padded(Math.min(...xs), Math.max(...xs, inSight ? budget : 0));
+  const [fast, slow] = padded(Math.min(...ys), Math.max(...ys));
+  const x = bytes => size.left + (bytes - low) / (high - low) * (size.width - size.left - size.right);
+  const y = seconds => size.top + (1 - (seconds - fast) / (slow - fast)) * size.height;
+  const ground = size.top + size.height;
+  const svg = drawn('svg', {viewBox: `0 0 ${width} ${ground + size.bottom}`, height: ground + size.bottom, role: 'img', 'aria-label': 'Step time over peak memory'});
+  for (const value of ticks(low, high, width / 150, true)) {
+    svg.append(drawn('line', {class: 'grid', x1: x(value), x2: x(value), y1: size.top, y2: ground}),
+      drawn('text', {x: x(value), y: ground + 18, 'text-anchor': 'middle'}, bytesText(value)));
+  }
+  for (const value of ticks(fast, slow, 5)) {
+    svg.append(drawn('line', {class: 'grid', x1: size.left, x2: size.width - size.right, y1: y(value), y2: y(value)}),
+      drawn('text', {x: size.left - 10, y: y(value) + 4, 'text-anchor': 'end'}, secondsText(value)));
+  }
+  svg.append(drawn('text', {x: size.width - size.right, y: ground + 36, 'text-anchor': 'end'}, 'predicted peak on the device →'),
+    drawn('text', {x: size.left + 8, y: size.top + 10}, '↑ a step'));
+  if (inSight) {
+    svg.append(drawn('rect', {x: x(budget), y: size.top, width: Math.max(0, size.width - size.right - x(budget)), height: size.height,
+      fill: 'var(--budget)', 'fill-opacity': 0.06}),
+      drawn('line', {class: 'budget', x1: x(budget), x2: x(budget), y1: size.top, y2: ground}),
+      drawn('text', {class: 'budget', x: x(budget) - 6, y: ground - 8, 'text-anchor': 'end'}, 'budget ' + bytesText(budget)));
+  }
+  names.forEach((name, at) => {
+    const own = points.filter(point => point.planner === name).sort((a, b) => a.peak_bytes - b.peak_bytes);
+    svg.append(drawn('polyline', {points: own.map(point => `${x(point.peak_bytes)},${y(point.seconds)}`).join(' '),
+      fill: 'none', stroke: `var(--p${at % 8})`, 'stroke-width': 1.6, 'stroke-opacity': 0.55}));
+  });
+  for (const point of [...points].sort((a, b) => a.chosen - b.chosen)) {
+    svg.append(plannerMark(point, names.indexOf(point.planner), x(point.peak_bytes), y(point.seconds), size.width));
+  }
+  return svg;
+}
+
+function plannerMark(point, place, x, y, width) {
+  const mark = drawn('g', {fill: `var(--p${place % 8})`, stroke: 'var(--card)'}, kMarkers[place % kMarkers.length](x, y));
+  if (point.chosen) {
+    const right = x > width * 0.72;
+    mark.append(drawn('circle', {cx: x, cy: y, r: 10, fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2}),
+      drawn('text', {class: 'strong', x: x + (right ? -16 : 16), y: y - 9, stroke: 'var(--card)', 'stroke-width': 4,
+        'paint-order': 'stroke', 'text-anchor': right ? 'end' : 'start'}, settingText(point)));
+  }
+  mark.append(drawn('circle', {cx: x, cy: y, r: 12, class: 'hit', stroke: 'none'}));
+  return telling(mark, () => [element('b', {}, settingText(point)), number(point.peak_bytes, bytesText), ', ',
+    number(point.seconds, secondsText), ' a step']);
+}
+
+function padded(least, most) {
+  const room = Math.max((most - least) * 0.07, most * 0.01, 1e-12);
+  return [Math.max(0, least - room), most + room];
+}
+
+// ---- the stack
+
+const kStackColumns = [
+  ['peak_device_bytes', 'device, peak', bytesText], ['predicted_peak_bytes', 'device, predicted', bytesText],
+  ['percent', 'of the first row’s device peak', value => percentText(value / 100)], ['peak_host_bytes', 'host, peak', bytesText],
+  ['peak_disk_bytes', 'disk, peak', bytesText], ['peak_rss_bytes', 'RSS, peak', bytesText], ['step_time_s', 'step', secondsText],
+  ['tokens_per_s', 'tokens/s', countText], ['recompute_share', 'recomputed', percentText],
+  ['loss_difference', 'loss, relative difference', tinyText], ['grad_norm_difference', 'gradient norm', tinyText],
+];
+
+function showStack(rows) {
+  byId('stack').hidden = false;
+  const least = rows.reduce((best, row) => (row.peak_device_bytes < best.peak_device_bytes ? row : best));
+  byId('stack-lead').replaceChildren('Same model, data and seed. Down to ', element('b', {}, number(least.percent, value => percentText(value / 100))),
+    ` of “${rows[0].name}” by “${least.name}”: `, number(least.peak_device_bytes, bytesText), ' instead of ',
+    number(rows[0].peak_device_bytes, bytesText), ' tracked on the device of the rank that has most.');
+  const widest = Math.max(...rows.map(row => Math.max(row.peak_device_bytes, row.predicted_peak_bytes)));
+  const slowest = Math.max(...rows.map(row => row.step_time_s));
+  byId('stack-bars').replaceChildren(...rows.map(row => stackRow(row, widest, slowest)), element('div', {class: 'legend'},
+    element('span', {}, swatch('param'), 'peak on the device, measured'),
+    element('span', {}, swatch('ink', 'upright'), 'predicted'), element('span', {}, swatch('tape'), 'step time')));
+  tableOf(byId('stack-table'), ['row', ...kStackColumns.map(([, title]) => title)], rows.map(row => element('tr', {},
+    element('th', {scope: 'row'}, row.name), kStackColumns.map(([key, , text]) => element('td', {'data-field': key}, number(row[key], text))))));
+}
+
+function stackRow(row, widest, slowest) {
+  const share = value => `${(100 * value).toFixed(3)}%`;
+  return telling(element('div', {class: 'bar-row'}, element('div', {class: 'name'}, row.name),
+    element('div', {class: 'bars'},
+      element('div', {class: 'bar', style: 'width: ' + share(row.peak_device_bytes / widest)}),
+      element('div', {class: 'promise', style: 'left: ' + share(row.predicted_peak_bytes / widest)}),
+      element('div', {class: 'pace', style: 'width: ' + share(row.step_time_s / slowest)})),
+    element('div', {class: 'amount'}, element('b', {}, number(row.peak_device_bytes, bytesText)), ' ',
+      element('span', {class: 'quiet'}, percentText(row.percent / 100), element('br'), number(row.step_time_s, secondsText), ' a step'))),
+  () => [element('b', {}, row.name), `predicted ${bytesText(row.predicted_peak_bytes)}, RSS ${bytesText(row.peak_rss_bytes)}, `,
+    `${countText(row.tokens_per_s)} tokens/s, ${percentText(row.recompute_share)} recomputed`]);
+}

@@ -1,0 +1,234 @@
+// Covers: page.cc
+//
+// The page as a browser shows it: needs a Chromium, and is skipped where there is none.
+
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/memory/report/report.h>
+#include <palimpsest/memory/report/step_report.h>
+#include <palimpsest/tests/support/files/temporary_folder.h>
+#include <palimpsest/tests/support/plan/examples.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+namespace palimpsest::testing {
+namespace {
+
+using nlohmann::json;
+
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* pipe = popen(command.c_str(), "r");
+  std::array<char, 4096> part;
+  for (size_t read = 0; (read = std::fread(part.data(), 1, part.size(), pipe)) > 0;) {
+    text.append(part.data(), read);
+  }
+  pclose(pipe);
+  return text;
+}
+
+std::optional<std::string> chromium() {
+  for (const char* name : {"chromium", "chromium-browser", "google-chrome", "chrome"}) {
+    std::string path = output_of(std::string("command -v ") + name);
+    if (!path.empty()) {
+      path.pop_back();
+      return path;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Runs before the page's script: nothing may fail in it.
+constexpr const char* kBefore = R"(<script>
+const failures = [];
+addEventListener('error', event => failures.push(event.message));
+addEventListener('securitypolicyviolation', event => failures.push('wants ' + event.blockedURI));
+</script>)";
+
+/// Runs after it: what the page shows, and what it answers to the pointer on every n-th operation.
+constexpr const char* kAfter = R"(<script>
+const shown = {failures, figures: {}, title: document.getElementById('title').textContent, hovered: [], found: 0, stack: []};
+for (const node of document.querySelectorAll('[data-figure]')) {
+  shown.figures[node.dataset.figure] = Number(node.querySelector('data').value);
+}
+for (const row of document.querySelectorAll('#stack-table tbody tr')) {
+  const told = {name: row.querySelector('th').textContent};
+  for (const cell of row.querySelectorAll('td')) {
+    told[cell.dataset.field] = Number(cell.querySelector('data').value);
+  }
+  shown.stack.push(told);
+}
+const plot = document.getElementById('plot');
+if (!document.getElementById('step').hidden) {
+  document.querySelector('[data-axis=order]').click();
+  const count = JSON.parse(document.getElementById('report').textContent).ops.text.length;
+  const box = plot.getBoundingClientRect();
+  const point = (type, op) => plot.dispatchEvent(new PointerEvent(type, {bubbles: true,
+    clientX: box.left + kPlot.left + (op + 0.5) / count * (box.width - kPlot.left - kPlot.right), clientY: box.top + 100}));
+  const inspector = document.getElementById('inspector');
+  for (let op = 0; op < count; op += Math.ceil(count / 50)) {
+    point('pointermove', op);
+    shown.hovered.push({op, told: Number(inspector.dataset.op), text: inspector.querySelector('.op').textContent,
+      tip: document.querySelector('#tip b').textContent,
+      numbers: [...inspector.querySelectorAll('data')].map(node => Number(node.value))});
+  }
+  point('pointerleave', 0);
+  shown.left = Number(inspector.dataset.op);
+  const find = document.getElementById('find');
+  find.value = 'backward block=1';
+  find.dispatchEvent(new Event('input'));
+  shown.found = document.querySelectorAll('#found li').length;
+}
+shown.layers = document.querySelectorAll('#layers-plot .hit').length;
+shown.planners = document.querySelectorAll('#planners-plot .hit').length;
+shown.wide = document.documentElement.scrollWidth <= innerWidth;
+const told = document.body.appendChild(document.createElement('pre'));
+told.id = 'shown';
+told.textContent = JSON.stringify(shown).replace(/[<>&]/g, ' ');
+</script>)";
+
+class Browser : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    program_ = chromium();
+    if (!program_) {
+      GTEST_SKIP()
+          << "there is no Chromium in PATH; install the package chromium to check the page";
+    }
+    folder_ = make_temporary_folder();
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(folder_);
+  }
+
+  /// What the page of the report shows in a window of that width.
+  json show(const Report& report, int width = 1280) const {
+    std::string page = to_html(report);
+    page.insert(page.find("<body>") + 6, kBefore);
+    page.insert(page.rfind("</body>"), kAfter);
+    write_file_atomically(folder_ / "page.html", page);
+    const std::string dom = output_of(
+        "timeout 60 '" + *program_ + "' --headless --disable-gpu --disable-dev-shm-usage" +
+        (getuid() == 0 ? " --no-sandbox" : "") + " --user-data-dir='" +
+        (folder_ / "profile").string() + "' --window-size=" + std::to_string(width) +
+        ",900 --dump-dom 'file://" + (folder_ / "page.html").string() + "' 2>/dev/null");
+    const std::string open = R"(<pre id="shown">)";
+    const size_t begin = dom.rfind(open); // the script that makes it comes before
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << "the page's script did not come to its end: " << dom.substr(0, 500);
+      return {};
+    }
+    return json::parse(
+        dom.substr(begin + open.size(), dom.find("</pre>", begin) - begin - open.size()));
+  }
+
+  std::optional<std::string> program_;
+  std::filesystem::path folder_;
+};
+
+/// A step of the example, with made-up measurements.
+Report step_of(const Choice& choice, bool measured) {
+  const Case example = make(choice);
+  const Plans plans = example.plans();
+  Report report{.kind = measured ? "train" : "plan", .title = "run.yaml", .budget_bytes = 4000};
+  add_step(
+      report, example.job, plans.front(), trace(spread(plans, example.job.mesh()), example.job, 0));
+  if (measured) {
+    std::vector<TracedOp> ops;
+    for (size_t op = 0; op < report.ops.size(); ++op) {
+      const auto at = static_cast<double>(op);
+      ops.push_back(
+          {.begin_s = at, .end_s = at + 0.5, .peak_bytes = 100 + static_cast<int64_t>(op)});
+    }
+    add_measured(report, ops);
+    report.summary.measured_peak_bytes = 100 + static_cast<int64_t>(ops.size()) - 1;
+    report.summary.measured_step_s = static_cast<double>(ops.size());
+  }
+  return report;
+}
+
+TEST_F(Browser, ShowsTheReportsNumbersAndFindsTheOperationUnderThePointer) {
+  for (const bool measured : {true, false}) {
+    Report report = step_of(
+        {.model = "long",
+         .policy = "sqrt",
+         .zero = 3,
+         .shard = 2,
+         .links = {.communication = 0.01}},
+        measured);
+    report.planners = {
+        {.planner = "none", .peak_bytes = 900, .seconds = 1, .chosen = true},
+        {.planner = "every_n", .setting = "n 2", .peak_bytes = 500, .seconds = 1.5}};
+    const json shown = show(report, measured ? 700 : 1280);
+    EXPECT_EQ(shown["failures"], json::array());
+    EXPECT_EQ(shown["title"], "run.yaml");
+    EXPECT_TRUE(shown["wide"]) << "the page is wider than its window";
+    const ReportSummary& summary = report.summary;
+    const json& figures = shown["figures"];
+    EXPECT_EQ(figures["peak, predicted"], *summary.predicted_peak_bytes);
+    EXPECT_EQ(figures["step, predicted"], *summary.predicted_step_s);
+    EXPECT_EQ(figures["recomputed"], *summary.recompute_share);
+    EXPECT_EQ(figures["device budget"], 4000);
+    EXPECT_EQ(figures.contains("peak, measured"), measured);
+    if (measured) {
+      EXPECT_EQ(figures["peak, measured"], *summary.measured_peak_bytes);
+      EXPECT_EQ(figures["step, measured"], *summary.measured_step_s);
+    }
+    EXPECT_EQ(shown["layers"], report.layers.size());
+    EXPECT_EQ(shown["planners"], 2);
+
+    const json told = json::parse(to_json(report));
+    EXPECT_GE(shown["hovered"].size(), 25U);
+    for (const json& hovered : shown["hovered"]) {
+      const auto op = hovered["op"].get<size_t>();
+      EXPECT_EQ(hovered["told"], op);
+      EXPECT_EQ(hovered["text"], report.ops[op].text);
+      EXPECT_EQ(hovered["tip"], report.ops[op].text);
+      int64_t total = 0;
+      std::vector<int64_t> parts;
+      for (const auto& [category, bytes] : told["ops"]["bytes"].items()) {
+        total += bytes[op].get<int64_t>();
+        parts.push_back(bytes[op].get<int64_t>());
+      }
+      const auto numbers = hovered["numbers"].get<std::vector<double>>();
+      EXPECT_EQ(numbers.front(), total);
+      if (measured) {
+        EXPECT_EQ(numbers[1], report.measured[op].bytes);
+      }
+      for (const int64_t part : parts) {
+        EXPECT_THAT(numbers, ::testing::Contains(part));
+      }
+    }
+    const auto& ops = report.ops;
+    const auto found = std::ranges::count_if(ops, [](const ReportOp& op) {
+      return op.kind == "backward" && op.text.find("block=1") != std::string::npos;
+    });
+    EXPECT_EQ(shown["found"], std::min<int64_t>(found, 18));
+  }
+}
+
+TEST_F(Browser, ShowsTheRowsOfTheStack) {
+  Report report{.kind = "stack", .title = "bench.yaml"};
+  report.stack = {
+      {.name = "baseline", .peak_device_bytes = 123456789, .predicted_peak_bytes = 124000000},
+      {.name = "+ lean tape", .peak_device_bytes = 61728394, .predicted_peak_bytes = 62000000}};
+  report.stack[0].percent = 100;
+  report.stack[1].percent = 50;
+  report.stack[0].step_time_s = 0.123456;
+  report.stack[1].loss_difference = 3.25e-8;
+  const json shown = show(report);
+  EXPECT_EQ(shown["failures"], json::array());
+  json rows = json::parse(to_json(report.stack));
+  EXPECT_EQ(shown["stack"], rows);
+}
+
+} // namespace
+} // namespace palimpsest::testing
