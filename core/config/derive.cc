@@ -1,6 +1,8 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/derive.h>
 
+#include <algorithm>
+
 namespace palimpsest {
 namespace {
 
@@ -40,6 +42,11 @@ int64_t quotient(
 }
 
 } // namespace
+
+int64_t usual_sequence_length(int64_t max_positions) {
+  constexpr int64_t kUsual = 512;
+  return std::min(kUsual, max_positions);
+}
 
 int64_t derive_data_parallel(int64_t world, int64_t stages) {
   if (world % stages != 0) {

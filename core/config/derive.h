@@ -20,6 +20,9 @@ struct BatchSizes {
   int64_t data_parallel = 0;
 };
 
+/// The tokens of a sample where data.sequence_length is not given: what the model takes, at most 512.
+int64_t usual_sequence_length(int64_t max_positions);
+
 /// `world` ranks over `stages` pipeline stages. Throws UserError where they do not divide.
 int64_t derive_data_parallel(int64_t world, int64_t stages);
 

@@ -1,5 +1,6 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/assign.h>
+#include <palimpsest/core/config/derive.h>
 #include <palimpsest/core/config/document.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/presets.h>
@@ -191,8 +192,7 @@ class Loading {
       derive_format(data);
     }
     if (!data.has_sequence_length() && model.has_family() && data.format() != "tensors") {
-      constexpr int64_t kUsual = 512;
-      data.set_sequence_length(std::min(kUsual, model.max_position_embeddings()));
+      data.set_sequence_length(usual_sequence_length(model.max_position_embeddings()));
       derived("data.sequence_length", "model.max_position_embeddings, at most 512");
     }
     if (!config_.training().has_output() && !origins_.contains("training.output")) {

@@ -194,7 +194,83 @@ CheckpointReader open_newest(const StartRequest& request, std::vector<std::strin
   return reader;
 }
 
+/// EnvironmentError where the output folder could not be made or written into.
+void require_writable(const fs::path& output) {
+  std::error_code error;
+  fs::path place = fs::absolute(output).lexically_normal();
+  fs::file_status status = fs::status(place, error);
+  while (status.type() == fs::file_type::not_found && place.has_relative_path()) {
+    place = place.parent_path();
+    status = fs::status(place, error);
+  }
+  if (status.type() != fs::file_type::none && !fs::is_directory(status)) {
+    throw UserError(
+        "training.output: {} is a file, where a folder belongs; give another one", place.string());
+  }
+  if (status.type() == fs::file_type::none || ::access(place.c_str(), W_OK | X_OK) != 0) {
+    throw EnvironmentError(
+        "training.output: cannot write into {}: {}",
+        place.string(),
+        error ? error.message() : std::generic_category().message(errno));
+  }
+}
+
+/// What a folder without checkpoints is, and what to do about it.
+std::string describe_other(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    return "is a file";
+  }
+  if (is_there(folder / kRunName)) {
+    const bool trained = is_there(folder / "model");
+    return fmt::format(
+        "holds run {}, which has saved no checkpoint{}",
+        read_run_id(folder).value_or("unknown"),
+        trained ? "; its trained model is in " + (folder / "model").string() : " yet");
+  }
+  if (is_there(folder / "config.json")) {
+    return "is a model folder";
+  }
+  std::vector<std::string> names = names_in(folder);
+  std::ranges::sort(names);
+  constexpr size_t kMostNamed = 5;
+  const bool more = names.size() > kMostNamed;
+  names.resize(std::min(names.size(), kMostNamed));
+  return names.empty() ? "is empty"
+                       : fmt::format("holds {}{}", fmt::join(names, ", "), more ? ", ..." : "");
+}
+
 } // namespace
+
+void require_checkpoints(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+    const bool damaged = parse_step_folder(name).has_value(); // its reader says in which way
+    if (is_there(path / kManifestName) || damaged || !list_checkpoints(path).empty()) {
+      return;
+    }
+  }
+  if (!fs::exists(path, error)) {
+    throw UserError("there is no {}; give a run's output folder or a checkpoint", path.string());
+  }
+  throw UserError(
+      "{} is no checkpoint and holds none: it {}; give a run's output folder, or one of its "
+      "folders "
+      "step-...",
+      path.string(),
+      describe_other(path));
+}
+
+fs::path find_checkpoint(const fs::path& path) {
+  require_checkpoints(path);
+  if (is_there(path / kManifestName)) {
+    return path;
+  }
+  std::vector<std::string> notes;
+  const auto newest = newest_checkpoint(path, Damaged::kRefuse, notes);
+  return newest ? newest->folder : path;
+}
 
 std::optional<std::string> read_run_id(const fs::path& output) {
   const fs::path file = output / kRunName;
@@ -334,6 +410,7 @@ void replace_by_renames(const fs::path& from, const fs::path& to) {
 }
 
 RunStart decide_start(const StartRequest& request) {
+  require_writable(request.output);
   const bool holds = holds_run(request.output);
   const bool named = !request.resume.empty() && request.resume != "auto";
   RunStart start;

@@ -43,6 +43,12 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::filesystem::path& ou
 /// so.
 enum class Damaged { kRefuse, kSkip };
 
+/// `path` itself where it is a checkpoint, else the newest of an output folder, which must be whole.
+/// UserError for anything else, saying what is there and what to do.
+std::filesystem::path find_checkpoint(const std::filesystem::path& path);
+/// The same for a path that must be a checkpoint or hold some.
+void require_checkpoints(const std::filesystem::path& path);
+
 /// The newest that opens (CheckpointReader). With kSkip each one passed over gives a note.
 std::optional<NumberedCheckpoint> newest_checkpoint(
     const std::filesystem::path& output,
@@ -94,8 +100,8 @@ struct RunStart {
 /// Empty folder: start. A run with checkpoints: resume from the newest, which must be whole unless
 /// `resume` is auto. A run without any: refuse unless `restart`. A checkpoint named in `resume`
 /// that is of another run than the folder's, or lies elsewhere, or is older than one of the
-/// folder's: refuse, naming both. Changes of meaning: refuse with the list unless `allow_change`. Refusals are UserErrors;
-/// nothing is written.
+/// folder's: refuse, naming both. Changes of meaning: refuse with the list unless `allow_change`.
+/// Refusals are UserErrors, a folder that cannot be written an EnvironmentError; nothing is written.
 RunStart decide_start(const StartRequest& request);
 
 /// Writes a new run's id to run.json. What an older run left there (`restart`) is first moved to

@@ -343,6 +343,11 @@ std::string_view name_of(HiddenAct act) {
   return first_name(kActs, act);
 }
 
+std::optional<HiddenAct> parse_hidden_act(std::string_view name) {
+  const auto found = std::ranges::find(kActs, name, [](const auto& entry) { return entry.first; });
+  return found == kActs.end() ? std::nullopt : std::optional(found->second);
+}
+
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& file) {
   const nlohmann::json root = parse_json(json, file);
   const ConfigReader keys(root, file);

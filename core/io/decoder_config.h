@@ -14,6 +14,7 @@
 #include <palimpsest/core/io/safetensors.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ enum class HiddenAct { kSilu, kGelu, kGeluTanh, kRelu };
 
 /// "silu", "gelu", "gelu_pytorch_tanh", "relu".
 std::string_view name_of(HiddenAct act);
+/// Empty for a name that is none of them, nor another one of theirs.
+std::optional<HiddenAct> parse_hidden_act(std::string_view name);
 
 struct DecoderConfig {
   int64_t vocab_size = 0;

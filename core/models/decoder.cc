@@ -13,7 +13,6 @@
 #include <vector>
 
 namespace palimpsest {
-namespace {
 
 kernels::Activation activation_of(HiddenAct act) {
   switch (act) {
@@ -29,6 +28,8 @@ kernels::Activation activation_of(HiddenAct act) {
   check(false, "an activation of no known kind");
   return {};
 }
+
+namespace {
 
 class DecoderBuilder {
  public:

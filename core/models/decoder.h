@@ -12,6 +12,7 @@
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/decoder_config.h>
+#include <palimpsest/core/kernels/activation.h>
 #include <palimpsest/core/models/param_ref.h>
 #include <palimpsest/core/models/weights.h>
 
@@ -27,6 +28,9 @@ struct DecoderOptions {
   TrainableFilter trainable = {}; // empty: all parameters
   int64_t head_chunk_bytes = int64_t{16} << 20; // of one chunk's logits
 };
+
+/// The kernel of an activation that a config names.
+kernels::Activation activation_of(HiddenAct act);
 
 Chain build_decoder(const DecoderConfig& config, const DecoderOptions& options = {});
 

@@ -39,20 +39,6 @@ void for_each_piece(const Chain& chain, const UnitSource& source, Visit visit) {
   }
 }
 
-at::ScalarType scalar_type(const TensorDeclaration& tensor) {
-  switch (tensor.dtype) {
-    case StoredDtype::F32:
-      return at::kFloat;
-    case StoredDtype::F16:
-      return at::kHalf;
-    case StoredDtype::BF16:
-      return at::kBFloat16;
-    default:
-      check(false, "{} is stored as {}", tensor.name, name_of(tensor.dtype));
-      return {};
-  }
-}
-
 /// Calls copy(part of values, buffer, bytes of the part) in parts of bounded size. The bytes are
 /// aligned to nothing, hence the buffer.
 template <typename Bytes, typename Copy>
@@ -71,6 +57,19 @@ void in_parts(const at::Tensor& values, at::ScalarType dtype, Bytes bytes, Copy 
 }
 
 } // namespace
+
+at::ScalarType scalar_type(const TensorDeclaration& tensor) {
+  switch (tensor.dtype) {
+    case StoredDtype::F32:
+      return at::kFloat;
+    case StoredDtype::F16:
+      return at::kHalf;
+    case StoredDtype::BF16:
+      return at::kBFloat16;
+    default:
+      throw UserError("{} is {}, not F32, F16 or BF16", tensor.name, name_of(tensor.dtype));
+  }
+}
 
 void initialise(
     Chain& chain,

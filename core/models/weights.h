@@ -13,6 +13,8 @@
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/hf_folder.h>
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -27,6 +29,9 @@ struct UnitValues {
   int64_t begin = 0;
 };
 using UnitSource = std::function<UnitValues(int unit)>;
+
+/// The type of a stored weight's elements. UserError for one that is not F32, F16 or BF16.
+at::ScalarType scalar_type(const TensorDeclaration& tensor);
 
 /// How a parameter begins: N(0, std^2), or `value` everywhere where std is 0.
 struct Initial {

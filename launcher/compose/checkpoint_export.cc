@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/models/weights.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -16,20 +17,6 @@ namespace palimpsest {
 namespace {
 
 namespace fs = std::filesystem;
-
-at::ScalarType scalar_type(const TensorDeclaration& tensor) {
-  switch (tensor.dtype) {
-    case StoredDtype::F32:
-      return at::kFloat;
-    case StoredDtype::F16:
-      return at::kHalf;
-    case StoredDtype::BF16:
-      return at::kBFloat16;
-    default:
-      throw UserError(
-          "cannot export {}: it is {}, not F32, F16 or BF16", tensor.name, name_of(tensor.dtype));
-  }
-}
 
 /// The values of a parameter: its master where it has one. A tied head has its embedding's.
 StateDeclaration values_of(const CheckpointReader& reader, const StoredTensor& wanted) {
@@ -76,18 +63,6 @@ TensorFiller filler(const CheckpointReader& reader) {
           rounded.nbytes());
     }
   };
-}
-
-/// The checkpoint itself, or an output folder's newest one.
-fs::path find_checkpoint(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path / kManifestName, error)) {
-    std::vector<std::string> notes;
-    if (const auto newest = newest_checkpoint(path, Damaged::kRefuse, notes)) {
-      return newest->folder;
-    }
-  }
-  return path;
 }
 
 } // namespace

@@ -161,8 +161,8 @@ void inspect_output(const fs::path& folder, const InspectOptions& options, std::
 
 void inspect(const fs::path& folder, const InspectOptions& options, std::ostream& out) {
   std::error_code error;
-  const bool is_checkpoint = fs::exists(folder / kManifestName, error);
-  if (is_checkpoint || list_checkpoints(folder).empty()) {
+  require_checkpoints(folder);
+  if (fs::exists(folder / kManifestName, error) || list_checkpoints(folder).empty()) {
     inspect_checkpoint(folder, options, out);
   } else {
     inspect_output(folder, options, out);

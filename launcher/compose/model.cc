@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/io/checkpoint_manifest.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/models/head_block.h>
 
@@ -46,11 +47,8 @@ RopeConfig rope_config(const RunConfig::Model& model) {
 }
 
 HiddenAct hidden_act(const std::string& name) {
-  for (const HiddenAct act :
-       {HiddenAct::kSilu, HiddenAct::kGelu, HiddenAct::kGeluTanh, HiddenAct::kRelu}) {
-    if (name == name_of(act)) {
-      return act;
-    }
+  if (const auto act = parse_hidden_act(name)) {
+    return *act;
   }
   throw UserError(
       "model.hidden_act: a decoder cannot use '{}'; give silu, gelu, gelu_pytorch_tanh or relu",
@@ -84,31 +82,34 @@ MlpChainConfig mlp_config(const RunConfig::Model& model) {
   mlp.widths.insert(
       mlp.widths.end(), static_cast<size_t>(model.num_hidden_layers()), model.hidden_size());
   mlp.widths.push_back(model.output_size());
-  const std::vector<std::pair<std::string_view, kernels::Activation>> activations = {
-      {"silu", kernels::Activation::kSilu},
-      {"gelu", kernels::Activation::kGeluErf},
-      {"gelu_pytorch_tanh", kernels::Activation::kGeluTanh},
-      {"relu", kernels::Activation::kRelu},
-      {"tanh", kernels::Activation::kTanh}};
-  const auto found = std::ranges::find(
-      activations, model.hidden_act(), &std::pair<std::string_view, kernels::Activation>::first);
-  check(found != activations.end(), "no activation {}", model.hidden_act());
-  mlp.activation = found->second;
+  mlp.activation = model.hidden_act() == "tanh" ? kernels::Activation::kTanh
+                                                : activation_of(hidden_act(model.hidden_act()));
   return mlp;
 }
 
 } // namespace
 
-Model::Model(const RunConfig& config) {
+Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>& checkpoint) {
   const RunConfig::Model& model = config.model();
   const at::ScalarType compute =
       config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat;
   family_ = model.has_path() ? "llama" : model.family();
+  std::error_code error;
   if (model.has_path()) {
-    folder_.emplace(model.path());
-    settings_.decoder = parse_decoder_config(folder_->config_text(), folder_->config_path());
-    folder_->settle_head(settings_.decoder.tie_word_embeddings);
-    folder_->compare_with(decoder_tensors(settings_.decoder));
+    if (checkpoint && !std::filesystem::exists(model.path(), error)) {
+      kept_ = CheckpointReader(*checkpoint).model_layout();
+      settings_.decoder =
+          parse_decoder_config(kept_->config_text, (*checkpoint / "model/config.json").string());
+      notes_.push_back(fmt::format(
+          "{} is gone: config and tokenizer are taken from {}",
+          model.path(),
+          checkpoint->string()));
+    } else {
+      folder_.emplace(model.path());
+      settings_.decoder = parse_decoder_config(folder_->config_text(), folder_->config_path());
+      folder_->settle_head(settings_.decoder.tie_word_embeddings);
+      folder_->compare_with(decoder_tensors(settings_.decoder));
+    }
     if (model.has_attention_dropout()) {
       settings_.decoder.attention_dropout = model.attention_dropout();
     }
@@ -172,6 +173,7 @@ at::Tensor Model::logits(const at::Tensor& ids) const {
 }
 
 void Model::fill(uint64_t seed, const UnitSource& source) {
+  check(!kept_, "a model whose folder is gone is filled from its checkpoint");
   if (folder_) {
     load_weights(*folder_, chain_, source);
   } else {
@@ -182,6 +184,9 @@ void Model::fill(uint64_t seed, const UnitSource& source) {
 HfFolderLayout Model::layout() const {
   if (folder_) {
     return layout_like(*folder_);
+  }
+  if (kept_) {
+    return *kept_;
   }
   const std::string config =
       reads_tokens() ? write_decoder_config(settings_.decoder) : R"({"model_type": "mlp"})";

@@ -15,20 +15,27 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace palimpsest {
 
 class Model {
  public:
   /// UserError where the folder, the keys or their combination name no model that this version
-  /// trains.
-  explicit Model(const RunConfig& config);
+  /// trains. Of a run that goes on from `checkpoint`, what that keeps of the model's folder serves
+  /// where the folder is gone; notes() says so then, and there is nothing to fill() from.
+  explicit Model(
+      const RunConfig& config,
+      const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
   Chain& chain() {
     return chain_;
   }
   const Chain& chain() const {
     return chain_;
+  }
+  const std::vector<std::string>& notes() const {
+    return notes_;
   }
   /// "llama, 31,990,272 parameters, fp32".
   std::string description() const;
@@ -75,6 +82,8 @@ class Model {
   ModelSettings settings_;
   ModelFamily family_functions_;
   std::optional<HfFolder> folder_;
+  std::optional<HfFolderLayout> kept_; // by a checkpoint, where the folder is gone
+  std::vector<std::string> notes_;
   Chain chain_;
 };
 

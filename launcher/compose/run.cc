@@ -111,10 +111,11 @@ StepBatch Run::open() {
       config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
   batch_ = derive_batch(config_, ranks_.size());
   mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
-  model_.emplace(config_);
+  model_.emplace(config_, checkpoints_ ? checkpoints_->start() : std::nullopt);
   OpenedData data = open_data(data_settings(config_, *model_));
   model_->check_length(data.samples->input_size());
-  notes_ = std::move(data.notes);
+  notes_ = model_->notes();
+  std::ranges::move(data.notes, std::back_inserter(notes_));
   batches_ = std::make_unique<StepBatches>(
       std::move(data.samples), batch_settings(config_, batch_, mesh_, ranks_.rank()));
   std::ranges::copy(batches_->notes(), std::back_inserter(notes_));

@@ -68,6 +68,7 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, Ranks& ranks, bool allow
          .restart = config.training().restart(),
          .allow_change = allow_change,
          .changes = changes});
+    check_model_folder(output_);
   });
   agree();
 }
@@ -98,7 +99,6 @@ void RunCheckpoints::agree() {
 void RunCheckpoints::claim() {
   ranks_.together([&] {
     if (ranks_.leads()) {
-      check_model_folder(output_);
       check_writable_folder(output_);
       lock_ = begin_run(output_, start_);
     }

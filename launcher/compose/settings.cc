@@ -2,7 +2,6 @@
 
 #include <palimpsest/core/optim/gradient_norm.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,7 +35,7 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
   if (config.data().has_sequence_length()) {
     settings.sequence_length = config.data().sequence_length();
   } else if (model.reads_tokens() && config.data().format() != "tensors") {
-    settings.sequence_length = std::min<int64_t>(512, model.max_positions());
+    settings.sequence_length = usual_sequence_length(model.max_positions());
   }
   settings.vocabulary_size = model.vocabulary_size();
   settings.input_size = model.input_size();

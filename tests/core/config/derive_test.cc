@@ -107,5 +107,10 @@ TEST(Derive, DataParallelSize) {
   EXPECT_THROW(derive_data_parallel(1, 2), UserError);
 }
 
+TEST(Derive, TheUsualLengthOfASample) {
+  EXPECT_EQ(usual_sequence_length(131072), 512);
+  EXPECT_EQ(usual_sequence_length(300), 300);
+}
+
 } // namespace
 } // namespace palimpsest

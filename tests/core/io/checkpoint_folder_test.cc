@@ -370,5 +370,49 @@ TEST_F(RunStartTest, ADamagedRunFile) {
   }
 }
 
+TEST_F(RunStartTest, AFolderThatCannotBeWrittenIsKnownAtOnce) {
+  put(folder_ / "file", "x");
+  EXPECT_THAT(
+      refusal({.output = folder_ / "file/deeper/run"}),
+      AllOf(HasSubstr("training.output"), HasSubstr("file is a file")));
+  const auto failure = [](const fs::path& path) {
+    return message_of<EnvironmentError>([&] { decide_start({.output = path}); });
+  };
+  EXPECT_THAT(failure(folder_ / std::string(300, 'd')), HasSubstr("File name too long"));
+  if (::geteuid() != 0) { // root may write everywhere
+    fs::permissions(folder_.path(), fs::perms::owner_read | fs::perms::owner_exec);
+    EXPECT_THAT(failure(output()), HasSubstr("Permission denied"));
+    fs::permissions(folder_.path(), fs::perms::owner_all);
+  }
+  EXPECT_FALSE(fs::exists(output()));
+}
+
+TEST(CheckpointFolder, FindsOneOrSaysWhatIsThere) {
+  const TemporaryFolder output;
+  save_sample(output.path(), 3, 1);
+  save_sample(output.path(), 4, 1);
+  EXPECT_EQ(find_checkpoint(output.path()), output / "step-00000004");
+  EXPECT_EQ(find_checkpoint(output / "step-00000003"), output / "step-00000003");
+  const auto refusal = [](const fs::path& path) {
+    return message_of<UserError>([&] { find_checkpoint(path); });
+  };
+  EXPECT_THAT(refusal(output / "none"), HasSubstr("there is no " + (output / "none").string()));
+  const fs::path run = output / "run";
+  fs::create_directory(run);
+  EXPECT_THAT(refusal(run), HasSubstr("is empty"));
+  put(run / "notes.txt", "x");
+  EXPECT_THAT(refusal(run), HasSubstr("holds notes.txt; give a run's output folder"));
+  EXPECT_THAT(refusal(run / "notes.txt"), HasSubstr("is a file"));
+  put(run / "run.json", R"({"run_id": "0123abcd"})");
+  EXPECT_THAT(refusal(run), HasSubstr("holds run 0123abcd, which has saved no checkpoint yet"));
+  fs::create_directory(run / "model");
+  EXPECT_THAT(refusal(run), HasSubstr("its trained model is in " + (run / "model").string()));
+  put(run / "model/config.json", "{}");
+  EXPECT_THAT(refusal(run / "model"), HasSubstr("is a model folder"));
+  fs::remove(output / "step-00000003/manifest.textproto");
+  // Damaged: its reader says in which way.
+  EXPECT_EQ(find_checkpoint(output / "step-00000003"), output / "step-00000003");
+}
+
 } // namespace
 } // namespace palimpsest

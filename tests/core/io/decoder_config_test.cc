@@ -319,5 +319,15 @@ TEST(CompleteDecoderConfig, ChecksExplicitNumbers) {
   EXPECT_THROW(complete_decoder_config(config, "model"), UserError);
 }
 
+TEST(DecoderConfig, ActivationsByAllTheirNames) {
+  for (const HiddenAct act :
+       {HiddenAct::kSilu, HiddenAct::kGelu, HiddenAct::kGeluTanh, HiddenAct::kRelu}) {
+    EXPECT_EQ(parse_hidden_act(name_of(act)), act);
+  }
+  EXPECT_EQ(parse_hidden_act("swish"), HiddenAct::kSilu);
+  EXPECT_EQ(parse_hidden_act("gelu_new"), HiddenAct::kGeluTanh);
+  EXPECT_EQ(parse_hidden_act("tanh"), std::nullopt);
+}
+
 } // namespace
 } // namespace palimpsest

@@ -166,7 +166,10 @@ TEST_F(CheckpointVerbs, WhatCannotBeExported) {
   EXPECT_THAT(full.err, HasSubstr("not empty"));
   const Outcome none = run({"export", at("full"), at("exported")});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("is no checkpoint"));
+  EXPECT_THAT(none.err, HasSubstr("is no checkpoint and holds none: it holds file; "));
+  const Outcome inspected = run({"inspect", at("full")});
+  EXPECT_EQ(inspected.exit_code, 2);
+  EXPECT_THAT(inspected.err, HasSubstr("is no checkpoint and holds none: it holds file; "));
   fs::resize_file(folder_ / "out/step-00000001/rank-00000.safetensors", 100);
   const Outcome damaged = run({"export", at("out"), at("exported")});
   EXPECT_EQ(damaged.exit_code, 2);

@@ -67,6 +67,26 @@ TEST_F(Refusals, AFileInThePlaceOfTheModelIsKnownBeforeTheFirstStep) {
   EXPECT_EQ(read_file(folder_ / "run/model"), "mine");
 }
 
+// The model would be refused too, but only once it is opened.
+TEST_F(Refusals, TheFoldersRulesComeBeforeAnythingLong) {
+  fs::create_directories(folder_ / "run/model");
+  const std::string data = "data: {files: [" + (folder_ / "data.txt") + "], sequence_length: 16}\n";
+  const auto open_missing = [&](const std::string& output) {
+    palimpsest::Run run(load_config_text(
+        "model: {path: " + (folder_ / "none") + "}\n" + data + "optimizer: {learning_rate: 1}\n",
+        "test.yaml",
+        {"training.output=" + output}));
+  };
+  EXPECT_THAT(
+      message_of<UserError>([&] { open_missing(folder_ / "run"); }),
+      HasSubstr("training.restart=true"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { open_missing(folder_ / "data.txt"); }),
+      HasSubstr("training.output: " + (folder_ / "data.txt") + " is a file"));
+  EXPECT_THAT(message_of<UserError>([&] { open_missing(folder_ / "new"); }), HasSubstr("none"));
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
+}
+
 TEST_F(Refusals, AnUnusableOutputIsTheEnvironments) {
   const std::string longest = "training.output=" + (folder_ / std::string(300, 'd'));
   const std::string yaml =

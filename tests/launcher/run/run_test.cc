@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <span>
 
 namespace palimpsest {
@@ -280,6 +281,44 @@ TEST(Run, KeepsAnF16FolderByteForByte) {
   EXPECT_EQ(
       read_file(finished.run->output() / "model" / "model.safetensors"),
       read_file(source + "/model.safetensors"));
+}
+
+std::map<std::string, std::string> texts_in(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> texts;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    texts.emplace(entry.path().filename().string(), read_file(entry.path()));
+  }
+  return texts;
+}
+
+// A checkpoint holds all that going on needs, tokenizer included.
+TEST(Run, GoesOnWithoutTheFolderThatItsModelCameFrom) {
+  const TestFolder folder;
+  const std::string base = folder / "base";
+  std::filesystem::copy(PALIMPSEST_TEST_DATA "/models/llama-tied", base);
+  std::ofstream(base + "/tokenizer.json") << "{}";
+  std::string config = yaml(folder, 8);
+  config.replace(0, config.find('\n'), "model: {path: " + base + "}");
+  const Finished whole = testing::train(config, folder, {"training.steps=4"});
+  const auto model = texts_in(whole.run->output() / "model");
+  EXPECT_TRUE(model.contains("tokenizer.json"));
+  testing::train(config, folder, {"training.steps=2"});
+  std::filesystem::remove_all(base);
+  {
+    palimpsest::Run run(testing::run_config(config, folder, {"training.steps=4"}));
+    EXPECT_THAT(
+        run.notes(), ::testing::Contains(AllOf(HasSubstr(base), HasSubstr("step-00000002"))));
+    run.prepare();
+    EXPECT_TRUE(run.train({}));
+    run.write_model();
+    std::map<std::string, std::vector<float>> parameters;
+    testing::add_parameters(run, parameters);
+    EXPECT_EQ(parameters, whole.parameters);
+    EXPECT_TRUE(texts_in(run.output() / "model") == model);
+  }
+  EXPECT_THAT( // nothing to begin from
+      [&] { testing::train(config, folder, {"training.restart=true"}); },
+      ThrowsMessage<UserError>(HasSubstr(base + " is not a folder")));
 }
 
 } // namespace

@@ -24,7 +24,7 @@ model: {family: llama, vocab_size: 67, hidden_size: 24, num_hidden_layers: 1, nu
         intermediate_size: 56, max_position_embeddings: 300}
 data: {files: [a.txt], shuffle: false, drop_last: true}
 training: {epochs: 3, seed: 7, global_batch_size: 12, micro_batch_size: 2}
-optimizer: {name: sgd, learning_rate: 0.5, betas: [0.7, 0.8], eps: 1e-4, momentum: 0.6, max_grad_norm: 2,
+optimizer: {name: adamw, learning_rate: 0.5, betas: [0.7, 0.8], eps: 1e-4, max_grad_norm: 2,
             weight_decay: 0.3, groups: [{match: norm, weight_decay: 0, learning_rate_multiplier: 4}]}
 scheduler: {name: wsd, warmup_steps: 3, min_ratio: 0.2, decay_ratio: 0.4, decay: linear}
 parallel: {zero: 2, replicate: 2, shard: 3}
@@ -47,13 +47,11 @@ TEST(Settings, OfTheData) {
 
 TEST(Settings, ASourceWithoutAFormatHasTheDatas) {
   const RunConfig config = config_with(
-      {"data.files=null",
-       "data.format=text",
-       "data.sources=[{path: a}, {path: b, format: tokens}]"});
+      {"data.files=null", "data.format=text", "data.sources=[{path: a}, {path: b, format: text}]"});
   const DataSettings settings = data_settings(config, Model(config));
   ASSERT_EQ(settings.files.size(), 2U);
   EXPECT_EQ(settings.files[0].format, "text");
-  EXPECT_EQ(settings.files[1].format, "tokens");
+  EXPECT_EQ(settings.files[1].format, "text");
 }
 
 TEST(Settings, OfAChainWithoutTokens) {
@@ -92,11 +90,16 @@ TEST(Settings, OfTheBatchesAndTheMesh) {
 TEST(Settings, OfTheOptimizerAndItsGroups) {
   const RunConfig config = config_with();
   const OptimizerSettings settings = optimizer_settings(config.optimizer());
-  EXPECT_EQ(settings.name, "sgd");
+  EXPECT_EQ(settings.name, "adamw");
   EXPECT_EQ(settings.beta1, 0.7);
   EXPECT_EQ(settings.beta2, 0.8);
   EXPECT_EQ(settings.eps, 1e-4);
-  EXPECT_EQ(settings.momentum, 0.6);
+  const RunConfig sgd = load_config_text(
+      "model: {preset: tiny}\ndata: {files: [a.txt]}\n"
+      "optimizer: {name: sgd, learning_rate: 1, momentum: 0.6}\n",
+      "test.yaml");
+  EXPECT_EQ(optimizer_settings(sgd.optimizer()).name, "sgd");
+  EXPECT_EQ(optimizer_settings(sgd.optimizer()).momentum, 0.6);
   const std::vector<GroupRule> rules = group_rules(config.optimizer());
   ASSERT_EQ(rules.size(), 1U);
   EXPECT_EQ(rules[0].match, "norm");
