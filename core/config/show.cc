@@ -165,7 +165,13 @@ std::string show_config(const RunConfig& config, const Origins& origins, int64_t
   derive("training.micro_batch_size", given.has_micro_batch_size());
   derive("training.gradient_accumulation_steps", given.has_gradient_accumulation_steps());
   const BatchSizes batch = derive_batch(config, world);
-  return Printer(resolve_batch(config, world), shown_origins, true).run() +
+  RunConfig shown = resolve_batch(config, world);
+  RunConfig::Parallel& parallel = *shown.mutable_parallel();
+  if (parallel.has_shard() && !parallel.has_replicate()) {
+    parallel.set_replicate(std::max<int64_t>(1, batch.data_parallel / parallel.shard()));
+    derive("parallel.replicate", false);
+  }
+  return Printer(shown, shown_origins, true).run() +
       fmt::format(
              "# batch: {} samples a step = {} (micro-batch) x {} (accumulation) x {} "
              "(data-parallel size)\n",

@@ -5,6 +5,7 @@
 #include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
 #include <palimpsest/launcher/cli/train_verb.h>
+#include <palimpsest/launcher/cli/usage.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/launch/job.h>
@@ -17,12 +18,13 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace palimpsest {
 namespace {
 
-constexpr int kUsageExitCode = 2;
+constexpr int kRefusedExitCode = 2;
 
 struct LaunchVerbOptions {
   LaunchOptions launch;
@@ -48,7 +50,11 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
     program.parse(RankArguments(arguments.rbegin(), arguments.rend())); // takes the last one first
   } catch (const Parsed&) { // NOLINT(bugprone-empty-catch): nothing is trained here
   } catch (const CLI::ParseError& error) { // --help too, with code 0
-    throw ExitCode(program.exit(error) == 0 ? 0 : kUsageExitCode);
+    if (error.get_exit_code() != 0) {
+      throw usage_error(program, error);
+    }
+    program.exit(error);
+    throw ExitCode(0);
   }
   return load_config(
              train->get_option("config")->results().front(),
@@ -113,15 +119,43 @@ void add_rank_verbs(const CLI::App& program, CLI::App& launch) {
   }
 }
 
+/// Runs a job whose logs go to its output folder. Where its ranks refuse before anything begins, in a
+/// folder that was empty or not there, the logs go again, unless the message points to one.
+void run_or_leave_nothing(
+    const LaunchPlan& plan,
+    const LaunchOptions& options,
+    const Environment& environment) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const fs::path output = options.log_folder.parent_path();
+  const bool existed = fs::exists(output, ignored);
+  const bool was_empty = !existed || fs::is_empty(output, ignored);
+  try {
+    run_job(plan, options, environment);
+  } catch (const Error& error) {
+    const bool refused = error.exit_code() == kRefusedExitCode;
+    const bool named =
+        std::string_view(error.what()).find(options.log_folder.string()) != std::string_view::npos;
+    if (refused && !named && was_empty) {
+      fs::remove_all(options.log_folder, ignored);
+      if (!existed) {
+        fs::remove(output, ignored); // stays where anything else is in it
+      }
+    }
+    throw;
+  }
+}
+
 void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   if (options.as_rank) {
     run_as_rank(arguments);
   }
   LaunchOptions& launch = options.launch;
+  const bool training = arguments[0] == "train";
+  const bool own_logs = launch.log_folder.empty() && training;
   if (launch.log_folder.empty()) {
     launch.log_folder =
-        (arguments[0] == "train" ? output_of_training(arguments) : std::filesystem::path()) /
-        "logs";
+        (training ? output_of_training(arguments) : std::filesystem::path()) / "logs";
   }
   if (options.no_mpirun) {
     launch.no_mpirun = "--no-mpirun";
@@ -138,7 +172,11 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
     std::cout << plan.describe(launch);
     return;
   }
-  run_job(plan, launch, environment);
+  if (own_logs) {
+    run_or_leave_nothing(plan, launch, environment);
+  } else {
+    run_job(plan, launch, environment);
+  }
 }
 
 } // namespace

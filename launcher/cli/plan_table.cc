@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/plan/closed_forms.h>
 #include <palimpsest/core/plan/traffic.h>
+#include <palimpsest/launcher/cli/words.h>
 #include <palimpsest/launcher/compose/run.h>
 
 #include <fmt/format.h>
@@ -118,11 +119,11 @@ std::string describe_run(Run& run) {
   text +=
       row("batch",
           fmt::format(
-              "{} samples a step: micro-batches of up to {}, {} accumulated; {} steps",
+              "{} samples a step: micro-batches of up to {}, {} accumulated; {}",
               run.batch().global,
               run.batch().micro,
               run.micro_batches(),
-              run.batches().step_count()));
+              counted(run.batches().step_count(), "step")));
   if (run.ranks().size() > 1) {
     text += row("ranks", ranks_text(run));
   }
@@ -187,8 +188,8 @@ std::string describe_work(const PlanReport& report, const ModelCost& cost, int m
   text +=
       row("blocks",
           fmt::format(
-              "{} forwards executed, {} of them again; about {:.3f} s a step",
-              rank.forwards,
+              "{} executed, {} of them again; about {:.3f} s a step",
+              counted(rank.forwards, "forward"),
               rank.reruns,
               report.seconds));
   const int layers = static_cast<int>(cost.layers.size());
@@ -204,21 +205,23 @@ std::string describe_work(const PlanReport& report, const ModelCost& cost, int m
   text += row(
       "closed forms",
       fmt::format(
-          "N = {} layers, K = {} kept: {} layer executions a micro-batch (3N - K); tapes K a = {} "
+          "N = {} layers, K = {} kept: {} layer executions a micro-batch (3N - K); tapes {} = {} "
           "of N a = {} ({:.0f} %)",
           layers,
           kept,
           executions(layers, kept),
+          kept == 0 ? "a" : "K a", // without any, one layer's while it runs again
           format_bytes(tape_bytes(kept, tape)),
           format_bytes(tape_bytes(layers, tape)),
-          100 * tape_ratio(layers, kept)));
+          100.0 * static_cast<double>(tape_bytes(kept, tape)) /
+              static_cast<double>(tape_bytes(layers, tape))));
   text +=
       row("",
           fmt::format(
-              "best interval for layers like the middle one (input {}, tape {}): every {} layers",
+              "best interval for layers like the middle one (input {}, tape {}): every {}",
               format_bytes(input),
               format_bytes(tape),
-              best_interval(layers, input, tape)));
+              counted(best_interval(layers, input, tape), "layer")));
   return text;
 }
 

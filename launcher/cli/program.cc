@@ -1,10 +1,13 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
+#include <palimpsest/launcher/cli/usage.h>
 #include <palimpsest/launcher/cli/verb.h>
 
 #include <CLI/CLI.hpp>
 #include <c10/util/Exception.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -18,7 +21,6 @@ namespace palimpsest {
 namespace {
 
 constexpr int kEnvironmentError = 1;
-constexpr int kUsageError = 2;
 constexpr int kUnexpectedError = 70;
 
 /// The first word must be a verb; CLI11 alone would only say that it did not expect it.
@@ -34,6 +36,12 @@ void check_verb(CLI::App& program, const std::string& word) {
   }
   throw UserError(
       "{}: unknown verb{}; there are {}", word, did_you_mean(word, names), fmt::join(names, ", "));
+}
+
+/// Whether nobody reads standard output any more, as behind `| head -1`: no failure of ours.
+bool reader_has_gone() {
+  pollfd out{.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP)) != 0;
 }
 
 int parse_and_run(int count, const char* const* arguments) {
@@ -53,7 +61,10 @@ int parse_and_run(int count, const char* const* arguments) {
   try {
     program.parse(count, const_cast<char**>(arguments)); // CLI11 only reads them
   } catch (const CLI::ParseError& error) { // --help and --version too, with code 0
-    return program.exit(error) == 0 ? 0 : kUsageError;
+    if (error.get_exit_code() != 0) {
+      throw usage_error(program, error);
+    }
+    return program.exit(error);
   }
   return 0;
 }
@@ -63,9 +74,8 @@ int parse_and_run(int count, const char* const* arguments) {
 int run_program(int count, const char* const* arguments) {
   try {
     const int code = parse_and_run(count, arguments);
-    if (!std::cout.flush() || std::fflush(stdout) != 0) {
-      throw EnvironmentError(
-          "cannot write to standard output: the disk is full or the pipe closed");
+    if ((!std::cout.flush() || std::fflush(stdout) != 0) && !reader_has_gone()) {
+      throw EnvironmentError("cannot write to standard output: the disk is full");
     }
     return code;
   } catch (const ExitCode& end) {

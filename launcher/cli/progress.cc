@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/launcher/cli/words.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -64,9 +65,9 @@ void Progress::require_update() const {
     return;
   }
   throw UserError(
-      "training: all {} steps were skipped ({} with a loss or gradient that is not finite, {} "
-      "without a target), so nothing was learned and no model is written; {}",
-      done_,
+      "training: nothing was learned in {}: {} had a loss or gradient that is not finite, {} no "
+      "target; no model is written; {}",
+      counted(done_, "step"),
       not_finite_,
       skipped_ - not_finite_,
       not_finite_ > 0 ? "check the model's weights and model.initializer_range"
@@ -116,16 +117,16 @@ std::string Progress::line(const StepRecord& record) const {
 
 std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) const {
   if (done_ == 0) {
-    return fmt::format("nothing left to do: all {} steps are done\n", steps_);
+    return fmt::format("nothing left to do after {}\n", counted(steps_, "step"));
   }
   const double elapsed =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   const int64_t predicted = report.peak(TierId::kDevice);
   std::string text = fmt::format(
-      "{} steps in {}, {:.0f} tokens/s; loss {:.4f} -> {:.4f}\n"
+      "{} in {}, {:.0f} tokens/s; loss {:.4f} -> {:.4f}\n"
       "peak: {} measured, {} predicted ({:+.1f} %); process {} resident, {} of it before the run "
       "and {} not tracked\n",
-      done_,
+      counted(done_, "step"),
       clock_text(elapsed),
       static_cast<double>(tokens_) / elapsed,
       first_.loss,
@@ -138,10 +139,10 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
       format_bytes(std::max<int64_t>(0, last_.peak_rss_bytes - baseline_rss - peak_device_bytes_)));
   if (skipped_ > 0) {
     text += fmt::format(
-        "warning: {} of {} steps were skipped: {} with a loss or gradient that is not finite, {} "
+        "warning: {} of {} skipped: {} with a loss or gradient that is not finite, {} "
         "without a target\n",
         skipped_,
-        done_,
+        counted(done_, "step"),
         not_finite_,
         skipped_ - not_finite_);
   }

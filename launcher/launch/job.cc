@@ -32,6 +32,7 @@ constexpr milliseconds kEcho{500};
 /// Ranks that lose a peer end soon after it, and may be seen to end before it.
 constexpr milliseconds kSameMoment{300};
 constexpr int kEnvironmentExitCode = 1;
+constexpr int kRefusedExitCode = 2;
 
 std::string describe_end(int status) {
   if (WIFSIGNALED(status)) {
@@ -236,8 +237,9 @@ class Job {
     if (tail.empty()) {
       return text + "; it printed nothing";
     }
-    if (output_.is_on_screen(tail)) {
-      return text + "; what it printed is above, and in " + log;
+    if (output_.is_on_screen(tail)) { // a refusal is all that there is to read
+      const bool refused = exit_code_of(event.status) == kRefusedExitCode;
+      return text + "; what it printed is above" + (refused ? "" : ", and in " + log);
     }
     return text + "; the end of " + log + ":\n" + tail.substr(0, tail.size() - 1);
   }

@@ -76,5 +76,17 @@ TEST(Show, LoadsBackIntoTheSameConfig) {
   }
 }
 
+// Of four ranks two groups of two.
+TEST(Show, ShowsTheReplicasThatTheShardsLeave) {
+  EXPECT_THAT(
+      show(minimal(), {"parallel={zero: 2, shard: 2}"}, 4),
+      ContainsRegex("replicate: 2 +# derived\n"));
+  EXPECT_THAT(
+      show(minimal(), {"parallel={zero: 2, shard: 2, replicate: 2}"}, 4),
+      ContainsRegex("replicate: 2 +# override"));
+  EXPECT_THAT(
+      show(minimal(), {"parallel={zero: 2}"}, 4), ContainsRegex("replicate: 1 +# default\n"));
+}
+
 } // namespace
 } // namespace palimpsest

@@ -79,7 +79,7 @@ TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   EXPECT_THAT(text, StartsWith("3 steps in "));
   EXPECT_THAT(text, HasSubstr("loss 4.0000 -> 2.0000"));
   EXPECT_THAT(text, HasSubstr("(+50.0 %)"));
-  EXPECT_THAT(text, HasSubstr("warning: 1 of 3 steps were skipped"));
+  EXPECT_THAT(text, HasSubstr("warning: 1 of 3 steps skipped"));
   EXPECT_EQ(out.str(), "");
 
   Progress clean(1, 0, out);

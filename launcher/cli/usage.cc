@@ -1,0 +1,126 @@
+#include <palimpsest/launcher/cli/usage.h>
+
+#include <palimpsest/core/config/nearest.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+/// The verb that was being read, and how it is called.
+struct Verb {
+  const CLI::App* app = nullptr;
+  std::string command;
+};
+
+/// CLI11 begins its sentence with the option's name. Null where the verb has none of that name.
+const CLI::Option* option_of(const CLI::App& verb, const std::string& sentence) {
+  const std::string name = sentence.substr(0, sentence.find_first_of(": "));
+  return name.empty() ? nullptr : verb.get_option_no_throw(name);
+}
+
+/// The one that has the option of CLI11's sentence, else the last.
+Verb find_verb(const CLI::App& program, const std::string& sentence) {
+  Verb verb{&program, program.get_name()};
+  while (!verb.app->get_subcommands().empty() && option_of(*verb.app, sentence) == nullptr) {
+    verb.app = verb.app->get_subcommands().front();
+    verb.command += " " + verb.app->get_name();
+  }
+  return verb;
+}
+
+/// Those that help shows, as they are written.
+std::vector<std::string> option_names(const CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->get_group().empty()) {
+      continue;
+    }
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back("--" + name);
+    }
+    for (const std::string& name : option->get_snames()) {
+      names.push_back("-" + name);
+    }
+  }
+  return names;
+}
+
+/// The first word that no argument of the verb takes, options first.
+std::string surplus(const CLI::App& program) {
+  const std::vector<std::string> words = program.remaining(true);
+  for (const std::string& word : words) {
+    if (word.starts_with('-')) {
+      return word;
+    }
+  }
+  return words.empty() ? "" : words.front();
+}
+
+/// "a whole number in [1 - 4096]"; of CLI11's "INT in [1 - 4096]".
+std::string allowed(const CLI::Option& option) {
+  std::string text = option.get_type_name();
+  for (const std::string type : {"INT:", "INT"}) {
+    if (text.starts_with(type)) {
+      const std::string rest = text.substr(type.size());
+      return "a whole number" + (rest.starts_with("INT") ? rest.substr(3) : rest);
+    }
+  }
+  return text;
+}
+
+std::string sentence(const CLI::App& program, const Verb& verb, const CLI::ParseError& error) {
+  // Words that nobody took are told before an argument that is missing: one may be meant as it.
+  const bool surplus_matters = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+      dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  const std::string word = surplus_matters ? surplus(program) : "";
+  if (word.starts_with('-') && word != "-") {
+    const std::string name = word.substr(0, word.find('='));
+    return fmt::format("unknown option {}{}", name, did_you_mean(name, option_names(*verb.app)));
+  } else if (!word.empty()) {
+    return fmt::format("'{}' is one argument too many", word);
+  }
+  const CLI::Option* option = option_of(*verb.app, error.what());
+  if (option == nullptr && verb.app->get_require_subcommand_min() > 0) {
+    std::vector<std::string> names;
+    for (const CLI::App* each : verb.app->get_subcommands({})) {
+      names.push_back(each->get_name());
+    }
+    return fmt::format("what shall be done? Give one of {}", fmt::join(names, ", "));
+  }
+  if (option == nullptr) {
+    return error.what();
+  }
+  const std::string name = option->get_name();
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    return fmt::format("{} is missing: {}", name, option->get_description());
+  }
+  const std::vector<std::string>& given = option->results();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    return given.size() > 1 ? fmt::format("{} is given more than once; give it once", name)
+                            : fmt::format("{} needs a value: {}", name, option->get_description());
+  }
+  return fmt::format(
+      "{}: '{}' is not allowed; give {}",
+      name,
+      given.empty() ? "" : given.back(),
+      allowed(*option));
+}
+
+} // namespace
+
+UserError usage_error(const CLI::App& program, const CLI::ParseError& error) {
+  const Verb verb = find_verb(program, error.what());
+  return UserError(
+      "{}{}; {} --help shows what there is",
+      verb.app == &program ? "" : verb.command.substr(verb.command.find(' ') + 1) + ": ",
+      sentence(program, verb, error),
+      verb.command);
+}
+
+} // namespace palimpsest

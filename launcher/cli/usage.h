@@ -1,0 +1,24 @@
+#pragma once
+
+// Wrong arguments, told in this program's words.
+//
+//   try {
+//     program.parse(count, arguments);
+//   } catch (const CLI::ParseError& error) {       // --help too, with exit code 0
+//     throw usage_error(program, error);           // "train: unknown option --stpes (did you mean --steps?); ..."
+//   }
+
+#include <palimpsest/core/base/error.h>
+
+namespace CLI {
+class App;
+class ParseError;
+} // namespace CLI
+
+namespace palimpsest {
+
+/// What the user should do, by the verb that was being read: an option that there is not, with the
+/// nearest that there is; a missing or surplus argument; a value that is not allowed.
+UserError usage_error(const CLI::App& program, const CLI::ParseError& error);
+
+} // namespace palimpsest
