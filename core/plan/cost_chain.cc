@@ -114,11 +114,17 @@ class Maker {
     return sum;
   }
 
-  /// The gradients that begin in this block's BACKWARD beside its input's.
+  /// Of a value that skips blocks. Its last reader's BACKWARD begins its gradient, which may live
+  /// as long as the value where an earlier reader still needs it.
+  int64_t skip_bytes(ValueRef value) const {
+    return job_.readers(value).size() > 1 ? 2 * bytes(value) : bytes(value);
+  }
+
+  /// The gradients that begin in this block's BACKWARD, beside its input's and those above.
   int64_t skip_gradients(int block) const {
     int64_t sum = 0;
     for (const ValueRef value : job_.graded_reads(block)) {
-      sum += skips(value) && last_reader(value) == block ? bytes(value) : 0;
+      sum += skips(value) && job_.readers(value).size() == 1 ? bytes(value) : 0;
     }
     return sum;
   }
@@ -129,7 +135,9 @@ class Maker {
     ChainStage result{.name = block.name, .forward_seconds = block.forward_seconds};
     result.blocks = {number, number + 1};
     for (const int index : job_.read_values(number)) {
-      (skips({number, index}) ? carried_ : result.output_bytes) += bytes({number, index});
+      const ValueRef value{number, index};
+      result.output_bytes += skips(value) ? 0 : bytes(value);
+      carried_ += skips(value) ? skip_bytes(value) : 0;
     }
     result.forward_workspace = block.forward_workspace.none + carried_;
     // When a stage's BACKWARD runs we have dropped its output already.
@@ -192,12 +200,24 @@ CostChain chain_of(const ModelCost& model) {
 
 Segments block_segments(const Segments& stage_segments, const CostChain& chain) {
   Segments result;
-  for (const Segment& segment : stage_segments) {
-    const auto stage = [&](int number) { return chain.stages[static_cast<size_t>(number)].blocks; };
-    result.push_back(
-        {{stage(segment.blocks.begin).begin, stage(segment.blocks.end - 1).end},
-         segment.tape,
-         block_segments(segment.rerun, chain)});
+  const auto at = [&](int number) -> const ChainStage& {
+    return chain.stages[static_cast<size_t>(number)];
+  };
+  for (const auto& [stages, tape, rerun] : stage_segments) {
+    if (tape == TapeMode::kNone) {
+      const BlockRange blocks{at(stages.begin).blocks.begin, at(stages.end - 1).blocks.end};
+      result.push_back({blocks, tape, block_segments(rerun, chain)});
+      continue;
+    }
+    for (int number = stages.begin; number < stages.end; ++number) {
+      const ChainStage& stage = at(number);
+      const TapeMode left = stage.tape_of(tape).tape;
+      if (number > stages.begin && result.back().tape == left) {
+        result.back().blocks.end = stage.blocks.end;
+      } else {
+        result.push_back({stage.blocks, left, {}});
+      }
+    }
   }
   return result;
 }

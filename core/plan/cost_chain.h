@@ -30,6 +30,8 @@ struct TapeOption {
   int64_t forward_workspace = 0;
   int64_t backward_workspace = 0;
   double backward_seconds = 0;
+
+  bool operator==(const TapeOption&) const = default;
 };
 
 struct ChainStage {
@@ -79,7 +81,8 @@ inline constexpr double kLargestSeconds = 1e9;
 /// before the first stage.
 CostChain chain_of(const ModelCost& model);
 
-/// From segments of stages to segments of the model's blocks.
+/// From segments of stages to segments of the model's blocks; a stage without the tape asked for
+/// leaves its other one.
 Segments block_segments(const Segments& stage_segments, const CostChain& chain);
 
 } // namespace palimpsest

@@ -19,12 +19,12 @@
 // With n stages and S slots up to the largest budget: about n^3 S / 6 steps, n^2 S / 2 floats.
 // Seconds are compared in single precision.
 
-#include <palimpsest/memory/planners/chain_parts.h>
 #include <palimpsest/memory/planners/planner.h>
+#include <palimpsest/memory/planners/seconds_table.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <optional>
 
 namespace palimpsest {
 
@@ -36,36 +36,25 @@ class DynamicProgram {
   /// `budget`: at most the largest. Throws InfeasibleBudget.
   ChainPlan plan(int64_t budget) const;
 
+  /// Below it plan() refuses.
+  int64_t least_budget() const {
+    return least_budget_;
+  }
   int64_t slot_bytes() const {
     return slot_;
   }
-  /// Of the table.
   size_t table_bytes() const {
-    return table_.size() * sizeof(float);
+    return table_ ? table_->bytes() : 0;
   }
 
  private:
-  int slots_up(int64_t bytes) const;
-  size_t pair(int s, int t) const;
-  float* row(int s, int t);
-  const float* row(int s, int t) const;
-  void fill(int s, int t);
-  /// Every choice for stages s..t as visit(choice, seconds of its own, slots it keeps, least slots).
-  template <typename Visit>
-  void for_each_choice(int s, int t, const Visit& visit) const;
-  Choice choose(int s, int t, int slots) const;
-
-  CostChain given_;
-  CostChain chain_; // with the loss as a stage
+  CostChain chain_;
+  CostChain chain_with_loss_;
   Segments least_; // the plan that needs least
   int64_t least_budget_;
   int64_t all_tapes_; // bytes that keep everything
-  int64_t slot_ = 1;
-  int width_ = 0; // slots of a row: 0 to width_ - 1
-  std::vector<int> output_slots_; // by stage
-  std::vector<int> first_; // by pair: the least slots that are enough
-  std::vector<float> nothing_; // a row of zeros
-  std::vector<float> table_; // by pair and slots
+  int64_t slot_;
+  std::optional<SecondsTable> table_; // none where the largest budget is below the least
 };
 
 } // namespace palimpsest

@@ -81,8 +81,8 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
     const int more = number(0, 3 * shape.largest);
     const int seconds = number(1, 15);
     tape(TapeMode::kFull, more, seconds);
-    if (shape.lean && number(0, 2) > 0) {
-      tape(TapeMode::kLean, number(0, more), seconds + number(0, 4));
+    if (shape.lean && more > 0 && number(0, 2) > 0) {
+      tape(TapeMode::kLean, number(0, more - 1), seconds + number(0, 4));
     }
     chain.stages.push_back(std::move(made));
   }

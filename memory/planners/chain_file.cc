@@ -1,0 +1,170 @@
+#include <palimpsest/memory/planners/chain_file.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/memory/planners/chain.pb.h>
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cmath>
+#include <utility>
+
+namespace palimpsest {
+namespace {
+
+using Numbers = google::protobuf::RepeatedField<double>;
+
+/// Reads a chain out of its file's lists, each by its name.
+class Reader {
+ public:
+  Reader(const ChainFile& from, const std::string& file)
+      : from_(from), file_(file), stages_(from.fw_size()) {}
+
+  CostChain read() const {
+    check_lengths();
+    CostChain chain{.input_bytes = bytes("a", from_.a(), 0)};
+    for (int number = 0; number < stages_; ++number) {
+      chain.stages.push_back(stage(number));
+    }
+    chain.loss_seconds = from_.loss_bw();
+    chain.loss_workspace = whole("loss_tmp", from_.loss_tmp());
+    return chain;
+  }
+
+ private:
+  void check_lengths() const {
+    if (stages_ < 1 || stages_ > kMostStages) {
+      throw UserError(
+          "{}: fw has {} numbers, one a stage; give 1 to {}", file_, stages_, kMostStages);
+    }
+    if (from_.has_l() && from_.l() != stages_) {
+      throw UserError("{}: L is {}, but fw has {} numbers", file_, from_.l(), stages_);
+    }
+    if (!from_.has_loss_bw() || !from_.has_loss_tmp()) {
+      throw UserError("{}: loss_bw and loss_tmp must both be given; 0 is allowed", file_);
+    }
+    length("bw", from_.bw_size(), stages_);
+    length("a", from_.a_size(), stages_ + 1);
+    length("abar", from_.abar_size(), stages_);
+    length("ftmp", from_.ftmp_size(), stages_);
+    length("btmp", from_.btmp_size(), stages_);
+    if (from_.ftmp_none_size() > 0) {
+      length("ftmp_none", from_.ftmp_none_size(), stages_);
+    }
+    if (from_.names_size() > 0) {
+      length("names", from_.names_size(), stages_);
+    }
+    if (from_.has_lean()) {
+      length("lean.bw", from_.lean().bw_size(), stages_);
+      length("lean.abar", from_.lean().abar_size(), stages_);
+      length("lean.ftmp", from_.lean().ftmp_size(), stages_);
+      length("lean.btmp", from_.lean().btmp_size(), stages_);
+    }
+  }
+
+  void length(const char* name, int given, int wanted) const {
+    if (given != wanted) {
+      throw UserError(
+          "{}: {} has {} numbers; give {}, since fw has {}", file_, name, given, wanted, stages_);
+    }
+  }
+
+  int64_t whole(const char* name, double number) const {
+    if (!(number >= 0 && number <= static_cast<double>(kLargestBytes)) ||
+        number != std::floor(number)) {
+      throw UserError(
+          "{}: {} has {}, which is not a size; give whole numbers from 0 to {}",
+          file_,
+          name,
+          number,
+          kLargestBytes);
+    }
+    return static_cast<int64_t>(number);
+  }
+  int64_t bytes(const char* name, const Numbers& numbers, int index) const {
+    return whole(name, numbers[index]);
+  }
+
+  ChainStage stage(int number) const {
+    const bool untaped = from_.ftmp_none_size() > 0;
+    ChainStage stage{
+        .name = from_.names_size() > 0 ? from_.names(number) : "",
+        .output_bytes = bytes("a", from_.a(), number + 1),
+        .forward_seconds = from_.fw(number),
+        .forward_workspace = bytes(
+            untaped ? "ftmp_none" : "ftmp", untaped ? from_.ftmp_none() : from_.ftmp(), number)};
+    const TapeOption full{
+        .tape = TapeMode::kFull,
+        .bytes = bytes("abar", from_.abar(), number),
+        .forward_workspace = bytes("ftmp", from_.ftmp(), number),
+        .backward_workspace = bytes("btmp", from_.btmp(), number),
+        .backward_seconds = from_.bw(number)};
+    stage.tapes.push_back(full);
+    if (from_.has_lean()) {
+      TapeOption lean{
+          .tape = TapeMode::kFull,
+          .bytes = bytes("lean.abar", from_.lean().abar(), number),
+          .forward_workspace = bytes("lean.ftmp", from_.lean().ftmp(), number),
+          .backward_workspace = bytes("lean.btmp", from_.lean().btmp(), number),
+          .backward_seconds = from_.lean().bw(number)};
+      if (lean != full) {
+        lean.tape = TapeMode::kLean;
+        stage.tapes.push_back(lean);
+      }
+    }
+    return stage;
+  }
+
+  const ChainFile& from_;
+  const std::string& file_;
+  int stages_;
+};
+
+} // namespace
+
+CostChain parse_chain(std::string_view json, const std::string& file) {
+  ChainFile from;
+  const auto status = google::protobuf::util::JsonStringToMessage(std::string(json), &from);
+  if (!status.ok()) {
+    throw UserError("{}: not a chain: {}", file, std::string(status.message()));
+  }
+  CostChain chain = Reader(from, file).read();
+  try {
+    chain.validate();
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", file, error.what());
+  }
+  return chain;
+}
+
+std::string chain_json(const CostChain& chain) {
+  ChainFile to;
+  to.set_l(chain.size());
+  to.add_a(static_cast<double>(chain.input_bytes));
+  for (const ChainStage& stage : chain.stages) {
+    to.add_names(stage.name);
+    to.add_a(static_cast<double>(stage.output_bytes));
+    to.add_fw(stage.forward_seconds);
+    to.add_ftmp_none(static_cast<double>(stage.forward_workspace));
+    const TapeOption& full = stage.tape_of(TapeMode::kFull);
+    to.add_abar(static_cast<double>(full.bytes));
+    to.add_bw(full.backward_seconds);
+    to.add_ftmp(static_cast<double>(full.forward_workspace));
+    to.add_btmp(static_cast<double>(full.backward_workspace));
+    const TapeOption& lean = stage.tape_of(TapeMode::kLean);
+    to.mutable_lean()->add_abar(static_cast<double>(lean.bytes));
+    to.mutable_lean()->add_bw(lean.backward_seconds);
+    to.mutable_lean()->add_ftmp(static_cast<double>(lean.forward_workspace));
+    to.mutable_lean()->add_btmp(static_cast<double>(lean.backward_workspace));
+  }
+  to.set_loss_bw(chain.loss_seconds);
+  to.set_loss_tmp(static_cast<double>(chain.loss_workspace));
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.add_whitespace = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(to, &text, options);
+  check(status.ok(), "a chain has no JSON: {}", std::string(status.message()));
+  return text;
+}
+
+} // namespace palimpsest
