@@ -48,7 +48,8 @@ class Job {
       : plan_(plan), options_(options),
         signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGWINCH}),
         output_(options.log_folder, plan.world_size()),
-        mpirun_log_(options.log_folder / "mpirun.log"), statuses_(plan.ranks.size()) {
+        mpirun_log_(options.log_folder / "mpirun.log"), statuses_(plan.ranks.size()),
+        started_(plan.ranks.size()) {
     remove_rank_variables(environment);
     // Rank 0 inherits it. mpirun passes no sockets on: there it shows that the port is free now, and
     // ranks that talk over MPI do not use it.
@@ -126,6 +127,7 @@ class Job {
 
   void note(const RankEvent& event) {
     if (!event.ended) {
+      started_[static_cast<size_t>(event.rank)] = true;
       if (stop_signal_ != 0) {
         kill(event.pid, SIGTERM); // it was not there yet when the others were asked
       }
@@ -209,15 +211,31 @@ class Job {
     if (!all_told) {
       throw Error(
           fmt::format(
-              "{} {} before its ranks; it said:\n{}",
+              "{} {}{}; it said:\n{}",
               plan_.mpirun.path,
               describe_end(mpirun_status_),
+              lost_with_mpirun(),
               read_file(mpirun_log_)),
           std::max(1, exit_code_of(mpirun_status_)));
     }
     if (stopped_) {
       throw Error("all ranks have stopped on request", kStoppedExitCode);
     }
+  }
+
+  /// Ranks whose supervisors were killed, by mpirun or before it.
+  std::string lost_with_mpirun() const {
+    std::vector<size_t> lost;
+    for (size_t rank = 0; rank < statuses_.size(); ++rank) {
+      if (started_[rank] && !statuses_[rank]) {
+        lost.push_back(rank);
+      }
+    }
+    return lost.empty() ? " before its ranks began"
+                        : fmt::format(
+                              ", and nobody could tell how {} {} ended",
+                              lost.size() == 1 ? "rank" : "ranks",
+                              fmt::join(lost, ", "));
   }
 
   std::string describe(const RankEvent& event) const {
@@ -259,6 +277,7 @@ class Job {
   std::optional<RankProcesses> ranks_;
 
   std::vector<std::optional<int>> statuses_; // by rank, once it has ended
+  std::vector<bool> started_; // by rank
   std::optional<Failure> failure_; // the first
   bool stopped_ = false; // a rank said that it stopped on request
   int stop_signal_ = 0;

@@ -200,6 +200,24 @@ TEST_P(Launch, ALauncherThatIsKilledTakesAllAlong) {
   }
 }
 
+// What watches over a rank is killed, so nothing tells of the rank's end but its launcher's own eyes.
+TEST_P(Launch, ARankWhoseSupervisorIsKilledEndsTheJobToo) {
+  const pid_t job = launch(2, {pid_step(), "ignore", "sleep=1000"});
+  ASSERT_GT(rank_pid(0), 0);
+  const pid_t rank = rank_pid(1);
+  ASSERT_GT(rank, 0);
+  std::istringstream stat(testing::text_of(fmt::format("/proc/{}/stat", rank)));
+  std::string skipped;
+  pid_t supervisor = 0;
+  stat >> skipped >> skipped >> skipped >> supervisor; // process, name, state, parent
+  ASSERT_GT(supervisor, 1);
+  kill(supervisor, SIGKILL);
+  EXPECT_EQ(wait_for(job), 137) << err();
+  EXPECT_TRUE(all_gone()) << ::testing::PrintToString(left());
+  EXPECT_THAT(err(), HasSubstr("rank 1"));
+  EXPECT_THAT(err(), HasSubstr("signal 9"));
+}
+
 TEST_P(Launch, ALauncherThatIsKilledWhileItStartsLeavesNothing) {
   const int tries = full_tests() ? 50 : 4;
   for (int i = 0; i < tries; ++i) {

@@ -82,6 +82,9 @@ class ProcessFixture : public ::testing::Test {
 
   void TearDown() override {
     EXPECT_TRUE(all_gone()) << ::testing::PrintToString(left());
+    for (const std::string& process : left()) {
+      kill(static_cast<pid_t>(std::stoi(process)), SIGKILL);
+    }
     std::filesystem::remove_all(folder_);
   }
 
