@@ -1,17 +1,14 @@
 #include <palimpsest/launcher/compose/rank_session.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/base/host.h>
 #include <palimpsest/core/config/show.h>
-#include <palimpsest/launcher/launch/threads.h>
-#include <palimpsest/parallel/comm/all_texts.h>
+#include <palimpsest/launcher/compose/fair_threads.h>
 #include <palimpsest/parallel/comm/connect.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/comm/mpi.h>
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <chrono>
 #include <map>
 #include <sstream>
@@ -56,33 +53,6 @@ WorldSettings world_settings(const RankEnvironment& environment, const RunConfig
   settings.startup_timeout = std::chrono::seconds(config.parallel().startup_timeout());
   settings.checked = config.parallel().check_operations();
   return settings;
-}
-
-/// This rank's share of its host's processors, whoever has bound what. Collective.
-int fair_threads(Communicator& world) {
-  const std::string host = host_name();
-  const std::string mine =
-      host + "\n" + fmt::format("{}", fmt::join(allowed_processors(), " ")) + " ";
-  const std::vector<std::string> all = all_texts(world, mine);
-  std::vector<std::vector<int>> masks; // of this host's ranks
-  int place = 0;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    const size_t line = all[rank].find('\n');
-    if (all[rank].substr(0, line) != host) {
-      continue;
-    }
-    if (static_cast<int>(rank) == world.rank()) {
-      place = static_cast<int>(masks.size());
-    }
-    std::vector<int>& mask = masks.emplace_back();
-    const char* next = all[rank].data() + line + 1;
-    const char* end = all[rank].data() + all[rank].size();
-    for (int processor = 0; next < end; ++next) { // behind the blank
-      next = std::from_chars(next, end, processor).ptr;
-      mask.push_back(processor);
-    }
-  }
-  return threads_per_rank(masks, place);
 }
 
 } // namespace
