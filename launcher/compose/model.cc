@@ -96,7 +96,13 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   family_ = model.has_path() ? "llama" : model.family();
   std::error_code error;
   if (model.has_path()) {
-    if (checkpoint && !std::filesystem::exists(model.path(), error)) {
+    std::error_code error;
+    const bool gone = !std::filesystem::exists(model.path(), error);
+    if (gone && !checkpoint) {
+      throw UserError(
+          "model.path: {} is not there; give a Hugging Face model folder", model.path());
+    }
+    if (gone) {
       kept_ = CheckpointReader(*checkpoint).model_layout();
       settings_.decoder =
           parse_decoder_config(kept_->config_text, (*checkpoint / "model/config.json").string());

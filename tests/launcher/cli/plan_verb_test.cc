@@ -71,6 +71,9 @@ TEST_F(PlanVerb, CountsWorkAsTheClosedFormsDo) {
   EXPECT_THAT(row(all.out, "blocks"), MatchesRegex("20 forwards executed, 0 of them again;.*"));
   const Outcome none = run({"plan", path_, "activation_checkpointing=full"});
   EXPECT_THAT(none.out, HasSubstr("N = 4 layers, K = 0 kept: 12 layer executions a micro-batch"));
+  EXPECT_THAT(none.out, MatchesRegex(".*; tapes a = .* of N a = .* \\(25 %\\)\n.*")); // one of four
+  EXPECT_THAT(all.out, MatchesRegex(".*; tapes K a = .* of N a = .* \\(100 %\\)\n.*"));
+  EXPECT_THAT(run({"plan", path_, "training.steps=1"}).out, HasSubstr(" accumulated; 1 step\n"));
   // Two micro-batches of embedding, 4 x (attention, MLP) and head; the eight blocks of layers
   // again.
   EXPECT_THAT(row(none.out, "blocks"), MatchesRegex("36 forwards executed, 16 of them again;.*"));

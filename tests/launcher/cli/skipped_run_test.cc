@@ -30,7 +30,7 @@ TEST(SkippedRun, IsRefusedOnlyWhenNoStepCounted) {
         error.what(),
         AllOf(
             HasSubstr("nothing was learned in 2 steps: "),
-            HasSubstr("1 with a loss or gradient that is not finite, 1 without a target"),
+            HasSubstr("1 had a loss or gradient that is not finite, 1 no target"),
             HasSubstr("no model is written")));
   }
   progress.step_end({.step = 3});

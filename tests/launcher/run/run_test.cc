@@ -318,7 +318,7 @@ TEST(Run, GoesOnWithoutTheFolderThatItsModelCameFrom) {
   }
   EXPECT_THAT( // nothing to begin from
       [&] { testing::train(config, folder, {"training.restart=true"}); },
-      ThrowsMessage<UserError>(HasSubstr(base + " is not a folder")));
+      ThrowsMessage<UserError>(HasSubstr("model.path: " + base + " is not there")));
 }
 
 } // namespace

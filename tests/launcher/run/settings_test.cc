@@ -66,7 +66,8 @@ TEST(Settings, OfAChainWithoutTokens) {
   EXPECT_FALSE(settings.sequence_length.has_value());
 }
 
-// Of six ranks as two replicas of three shards, rank 4 reads as the fifth of six.
+// Of six ranks as two replicas of three shards, rank 4 holds the second shard's second copy; copies
+// of a shard read next to each other, so it is the fourth to read.
 TEST(Settings, OfTheBatchesAndTheMesh) {
   const RunConfig config = config_with();
   const MeshRequest request = mesh_request(config);
@@ -83,7 +84,7 @@ TEST(Settings, OfTheBatchesAndTheMesh) {
   EXPECT_EQ(settings.seed, 7U);
   EXPECT_FALSE(settings.shuffle);
   EXPECT_TRUE(settings.drop_last);
-  EXPECT_EQ(settings.rank, 4);
+  EXPECT_EQ(settings.rank, 3);
   EXPECT_EQ(settings.ranks, 6);
 }
 
@@ -131,7 +132,7 @@ TEST(Settings, OfTheTrainer) {
   EXPECT_FALSE(trainer_settings(config_with({"optimizer.max_grad_norm=null"}), 10).clip);
   EXPECT_THAT(
       [] { trainer_settings(config_with(), 4); },
-      ThrowsMessage<UserError>(HasSubstr("scheduler.warmup_steps")));
+      ThrowsMessage<UserError>(HasSubstr("scheduler: a warm-up of 3 steps")));
 }
 
 } // namespace
