@@ -104,7 +104,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
       (a.numel() == 0 || std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0);
 }
 
-/// f(dtype, n) for each dtype with each small size, and for fp32 with the large one.
+/// f(dtype, n) for each dtype with each small size, and for one of each width with the large one.
 template <typename F>
 void for_each_case(std::span<const at::ScalarType> dtypes, const F& f) {
   for (const at::ScalarType dtype : dtypes) {
@@ -112,7 +112,11 @@ void for_each_case(std::span<const at::ScalarType> dtypes, const F& f) {
       f(dtype, n);
     }
   }
-  f(at::kFloat, kLarge);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat, at::kLong}) {
+    if (std::ranges::find(dtypes, dtype) != dtypes.end()) {
+      f(dtype, kLarge);
+    }
+  }
 }
 
 TEST_P(Conformance, AllGather) {
