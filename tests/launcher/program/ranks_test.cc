@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <tuple>
 
 namespace palimpsest {
@@ -16,7 +17,24 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using testing::floats;
+using testing::kPatience;
 using testing::Starter;
+
+using Tensors = std::map<std::string, std::vector<float>>;
+
+Tensors golden_of(const std::string& model) {
+  return floats(std::string(PALIMPSEST_TEST_DATA) + "/models/" + model + "/golden.safetensors");
+}
+
+void expect_golden_steps(const std::vector<nlohmann::json>& records, const Tensors& golden) {
+  ASSERT_EQ(records.size(), 3U);
+  for (size_t step = 0; step < 3; ++step) {
+    const double loss = golden.at("losses")[step];
+    const double norm = golden.at("grad_norms")[step];
+    EXPECT_NEAR(records[step]["loss"].get<double>(), loss, 1e-5 * loss);
+    EXPECT_NEAR(records[step]["grad_norm"].get<double>(), norm, 1e-5 * norm);
+  }
+}
 
 using GoldenRun = std::tuple<std::pair<Starter, const char*>, const char*>;
 
@@ -35,17 +53,9 @@ TEST_P(Launchers, AGoldenModelTrainsAsItsReference) {
   const auto& [starter, zero] = start;
   const std::string config = golden_config(model, "activation_checkpointing: full\n");
   const pid_t process = train(starter, 2, config, {std::string("parallel.zero=") + zero});
-  ASSERT_EQ(wait_for(process, 60s), 0) << out() << err();
-  const auto golden =
-      floats(std::string(PALIMPSEST_TEST_DATA) + "/models/" + model + "/golden.safetensors");
-  const auto records = metrics();
-  ASSERT_EQ(records.size(), 3U);
-  for (size_t step = 0; step < 3; ++step) {
-    const double loss = golden.at("losses")[step];
-    const double norm = golden.at("grad_norms")[step];
-    EXPECT_NEAR(records[step]["loss"].get<double>(), loss, 1e-5 * loss);
-    EXPECT_NEAR(records[step]["grad_norm"].get<double>(), norm, 1e-5 * norm);
-  }
+  ASSERT_EQ(wait_for(process, kPatience), 0) << out() << err();
+  const Tensors golden = golden_of(model);
+  expect_golden_steps(metrics(), golden);
   size_t compared = 0;
   size_t different = 0;
   const auto trained = floats(output() / "model/model.safetensors");
@@ -84,6 +94,19 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values("llama-tiny", "llama-tied")),
     golden_run_name);
 
+using Backends = testing::ProgramRanks;
+
+// As a build without MPI does: rank and meeting point are mpirun's, the messages go over TCP.
+TEST_F(Backends, RanksOfMpirunAlsoTalkOverGloo) {
+  if (const std::string reason = missing(Starter::kMpirun); !reason.empty()) {
+    GTEST_SKIP() << reason;
+  }
+  const pid_t process =
+      train(Starter::kMpirun, 2, golden_config("llama-tiny"), {"parallel.backend=gloo"});
+  ASSERT_EQ(wait_for(process, kPatience), 0) << out() << err();
+  expect_golden_steps(metrics(), golden_of("llama-tiny"));
+}
+
 size_t count(const std::string& text, const std::string& part) {
   size_t found = 0;
   for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
@@ -101,7 +124,7 @@ TEST_F(ProgramErrors, WhatAllRanksSeeIsToldOnce) {
        testing::usable({Starter::kLaunch, Starter::kTorchrun, Starter::kVariables})) {
     SCOPED_TRACE(name_of(starter));
     const pid_t process = train(starter, 2, config, {"data.files=[" + missing + "]"});
-    EXPECT_EQ(wait_for(process, 60s), code_of_job(starter, 2));
+    EXPECT_EQ(wait_for(process, kPatience), code_of_job(starter, 2));
     EXPECT_EQ(count(out() + err(), "palimpsest: data.files"), 1U) << out() << err();
     if (starter == Starter::kTorchrun) { // its own code is 1 for any; it tells the rank's
       EXPECT_THAT(err(), HasSubstr("exitcode  : 2"));
@@ -146,7 +169,7 @@ TEST_F(ProgramErrors, RanksWithDifferentConfigsStopNamingTheKey) {
     std::filesystem::copy_file(other, folder_ / "run1.yaml", replace);
     const pid_t process = start(
         {"/bin/sh", "-c", "R=1; " + line + " & R=0; " + line + "; code=$?; wait; exit $code"});
-    EXPECT_EQ(wait_for(process, 60s), 2);
+    EXPECT_EQ(wait_for(process, kPatience), 2);
     EXPECT_THAT(err(), HasSubstr("differs"));
     EXPECT_THAT(err(), HasSubstr(named));
   }

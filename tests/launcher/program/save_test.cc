@@ -15,6 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
+using testing::kPatience;
 using testing::Starter;
 using testing::usable;
 using testing::Words;
@@ -61,16 +62,16 @@ class Saves : public testing::ProgramRanks {
   pid_t start_saving(Starter starter, int64_t step, milliseconds delay, const Words& more = {}) {
     std::filesystem::remove_all(output());
     if (step > kFirstSave) {
-      EXPECT_EQ(wait_for(train_to(starter, step - kFirstSave), 40s), 0) << err();
+      EXPECT_EQ(wait_for(train_to(starter, step - kFirstSave), kPatience), 0) << err();
     }
     const pid_t process = train_to(starter, 1000000, more, slow_disk(1, delay));
-    EXPECT_TRUE(testing::eventually(40s, [&] { return is_saving(step); })) << err();
+    EXPECT_TRUE(testing::eventually(kPatience, [&] { return is_saving(step); })) << err();
     return process;
   }
 
   /// The same command, to the end of the run.
   Outcome outcome(Starter starter) {
-    EXPECT_EQ(wait_for(train_to(starter, kSteps), 40s), 0) << out() << err();
+    EXPECT_EQ(wait_for(train_to(starter, kSteps), kPatience), 0) << out() << err();
     Outcome outcome;
     for (const auto& record : metrics()) {
       outcome.losses_and_norms.emplace_back(record["loss"], record["grad_norm"]);
@@ -154,9 +155,9 @@ TEST_F(Saves, ASlowDiskIsWaitedFor) {
     std::filesystem::remove_all(output());
     const pid_t process =
         train_to(starter, kFirstSave, {"parallel.timeout=1"}, slow_disk(slow, delay));
-    ASSERT_TRUE(testing::eventually(40s, [&] { return is_saving(kFirstSave); })) << err();
+    ASSERT_TRUE(testing::eventually(kPatience, [&] { return is_saving(kFirstSave); })) << err();
     const auto begin = std::chrono::steady_clock::now();
-    EXPECT_EQ(wait_for(process, 60s), 0) << out() << err();
+    EXPECT_EQ(wait_for(process, kPatience), 0) << out() << err();
     EXPECT_GT(std::chrono::steady_clock::now() - begin, delay);
     EXPECT_TRUE(has_saved(kFirstSave));
   }

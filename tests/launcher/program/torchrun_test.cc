@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
+using testing::kPatience;
 using testing::Starter;
 using testing::Words;
 
@@ -33,7 +34,7 @@ TEST_F(Torchrun, RanksMeetAtTheAgentsStoreOrTheirOwn) {
     const pid_t process = start(
         on_ranks(Starter::kTorchrun, 2, command),
         {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", disabled}});
-    EXPECT_EQ(wait_for(process, 60s), 0) << out() << err();
+    EXPECT_EQ(wait_for(process, kPatience), 0) << out() << err();
     EXPECT_THAT(out(), HasSubstr(std::string("agent_store=") + told));
     EXPECT_EQ(metrics().size(), 3U);
   }
@@ -51,12 +52,12 @@ TEST_F(Torchrun, AKilledRankIsStartedAgainAndTheRunGoesOn) {
   Words command = on_ranks(Starter::kTorchrun, 2, program);
   command.insert(command.begin() + 2, "--max-restarts=1");
   const pid_t process = start(command);
-  ASSERT_TRUE(testing::eventually(40s, [&] { return metrics().size() > 20; })) << err();
+  ASSERT_TRUE(testing::eventually(kPatience, [&] { return metrics().size() > 20; })) << err();
   const pid_t victim = rank_process(1);
   ASSERT_GT(victim, 0);
   kill(victim, SIGKILL);
   ASSERT_LT(metrics().size(), kSteps) << "it was killed too late";
-  EXPECT_EQ(wait_for(process, 60s), 0) << out() << err();
+  EXPECT_EQ(wait_for(process, kPatience), 0) << out() << err();
   const auto records = metrics();
   ASSERT_EQ(records.size(), kSteps);
   for (size_t step = 0; step < kSteps; ++step) {
