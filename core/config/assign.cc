@@ -95,6 +95,37 @@ std::optional<std::string> read_text(
   return looks_typed || node.text.empty() ? std::nullopt : std::optional(node.text);
 }
 
+/// The full keys that end in this name: where a key that stands in the wrong section belongs.
+void find_homes(
+    const google::protobuf::Descriptor& section,
+    const std::string& path,
+    const std::string& name,
+    std::vector<std::string>& homes) {
+  for (int i = 0; i < section.field_count(); ++i) {
+    const FieldDescriptor& field = *section.field(i);
+    const std::string full = join_path(path, field.name());
+    if (field.name() == name) {
+      homes.push_back(full);
+    }
+    if (is_section(field) && !field.is_repeated()) {
+      find_homes(*field.message_type(), full, name, homes);
+    }
+  }
+}
+
+/// What to say of a key that its section does not have.
+std::string unknown_key(const google::protobuf::Descriptor& section, const std::string& name) {
+  std::vector<std::string> homes;
+  find_homes(*RunConfig::descriptor(), "", name, homes);
+  if (!homes.empty()) {
+    return fmt::format("unknown key (did you mean {}?)", fmt::join(homes, " or "));
+  }
+  const std::vector<std::string> names = key_names(section);
+  const std::string nearest = did_you_mean(name, names);
+  return nearest.empty() ? fmt::format("unknown key; allowed: {}", fmt::join(names, ", "))
+                         : "unknown key" + nearest;
+}
+
 class Walk {
  public:
   Walk(const Place& place, Origins& origins, Problems& problems)
@@ -105,13 +136,7 @@ class Walk {
       const std::string full = join_path(path, node.keys[i]);
       const auto* field = message.GetDescriptor()->FindFieldByName(node.keys[i]);
       if (field == nullptr) {
-        const auto names = key_names(*message.GetDescriptor());
-        const std::string nearest = did_you_mean(node.keys[i], names);
-        problem(
-            node.items[i],
-            full,
-            nearest.empty() ? fmt::format("unknown key; allowed: {}", fmt::join(names, ", "))
-                            : "unknown key" + nearest);
+        problem(node.items[i], full, unknown_key(*message.GetDescriptor(), node.keys[i]));
         continue;
       }
       key(node.items[i], message, *field, full);

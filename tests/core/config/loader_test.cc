@@ -216,6 +216,16 @@ TEST(Loader, UnknownKeysNameTheNearestAtEachDepth) {
   EXPECT_THAT(
       refusal(minimal("logging: {zzzzzzzzz: 1}")),
       HasSubstr("logging.zzzzzzzzz: unknown key; allowed: every, quiet"));
+  // A key in the wrong section belongs where one of its name is.
+  EXPECT_THAT(
+      refusal(minimal(), {"steps=3"}),
+      HasSubstr(": steps: unknown key (did you mean training.steps?)"));
+  EXPECT_THAT(
+      refusal(minimal(), {"training.learning_rate=3"}),
+      HasSubstr("unknown key (did you mean optimizer.learning_rate?)"));
+  EXPECT_THAT(
+      refusal(minimal(), {"data.name=3"}),
+      HasSubstr("unknown key (did you mean optimizer.name or scheduler.name?)"));
 }
 
 TEST(Loader, WrongShapesAreRefused) {
