@@ -113,24 +113,35 @@ std::string sum_text(const char* name, const TrafficSum& sum) {
 
 } // namespace
 
-std::string describe_run(Run& run) {
+std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
   const RunConfig& config = run.config();
-  std::string text = row("model", run.model().description());
-  text +=
-      row("batch",
-          fmt::format(
-              "{} samples a step: micro-batches of up to {}, {} accumulated; {}",
-              run.batch().global,
-              run.batch().micro,
-              run.micro_batches(),
-              counted(run.batches().step_count(), "step")));
+  std::vector<std::pair<std::string, std::string>> facts;
+  facts.emplace_back("model", run.model().description());
+  facts.emplace_back(
+      "batch",
+      fmt::format(
+          "{} samples a step: micro-batches of up to {}, {} accumulated; {}",
+          run.batch().global,
+          run.batch().micro,
+          run.micro_batches(),
+          counted(run.batches().step_count(), "step")));
   if (run.ranks().size() > 1) {
-    text += row("ranks", ranks_text(run));
+    facts.emplace_back("ranks", ranks_text(run));
   }
-  text += row("checkpointing", policy_text(config.activation_checkpointing()));
-  text += row("layers", layer_map(run.plans().cost(), run.plans().segments()));
+  facts.emplace_back("checkpointing", policy_text(config.activation_checkpointing()));
   for (const std::string& note : run.notes()) {
-    text += row("note", note);
+    facts.emplace_back("note", note);
+  }
+  return facts;
+}
+
+std::string describe_run(Run& run) {
+  std::string text;
+  for (const auto& [name, fact] : run_facts(run)) {
+    text += row(name, fact);
+    if (name == "checkpointing") {
+      text += row("layers", layer_map(run.plans().cost(), run.plans().segments()));
+    }
   }
   return text;
 }

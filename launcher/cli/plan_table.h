@@ -9,12 +9,17 @@
 #include <palimpsest/core/plan/simulate.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace palimpsest {
 
 class Run;
 
-/// Model, data, batch, ranks, policy; one line each, and the notes on the data.
+/// Model, batch, ranks, policy, and the notes on the data: names and texts.
+std::vector<std::pair<std::string, std::string>> run_facts(Run& run);
+
+/// The same, one line each, and the layers' choices.
 std::string describe_run(Run& run);
 
 /// The predicted peak on the device by category. The categories are those at the peak, so they add

@@ -3,6 +3,7 @@
 #include <palimpsest/core/device/rss.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/progress.h>
+#include <palimpsest/launcher/cli/run_report.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/rank_session.h>
@@ -14,6 +15,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ struct TrainOptions {
   std::string config;
   std::vector<std::string> overrides;
   std::string dump_gradients;
+  ReportFiles report;
   bool allow_change = false;
   RankFlags rank;
 };
@@ -81,12 +84,27 @@ int train_rank(
   if (!options.dump_gradients.empty()) {
     run.dump_gradients(options.dump_gradients);
   }
+  std::optional<RunReport> report;
+  ranks.together([&] {
+    if (ranks.leads() && options.report.wanted()) {
+      report.emplace(options.report, options.config, run);
+    }
+  });
   run.prepare();
   for (const std::string& note : run.start_notes()) {
     out << note << std::endl;
   }
   Progress progress(run.batches().step_count(), quiet ? 0 : config.logging().every(), out);
-  const bool finished = run.train({&progress, &session.status(run.position().step + 1)});
+  std::vector<Observer*> observers = {&progress, &session.status(run.position().step + 1)};
+  if (report) {
+    observers.push_back(&report->observer());
+  }
+  const bool finished = run.train(observers);
+  ranks.together([&] {
+    if (report) {
+      report->write();
+    }
+  });
   for (const std::string& warning : run.warnings()) {
     out << "warning: " << warning << std::endl;
   }
@@ -130,6 +148,11 @@ void add_train_verb(CLI::App& program) {
       "--dump-gradients",
       options->dump_gradients,
       "Write the first step's gradients, before clipping, to this safetensors file");
+  verb->add_option(
+      "--html",
+      options->report.html,
+      "Write the last full step, predicted and measured, as a page to this file");
+  verb->add_option("--json", options->report.json, "The same as data");
   verb->add_flag(
       "--allow-change",
       options->allow_change,
@@ -139,6 +162,7 @@ void add_train_verb(CLI::App& program) {
       examples("palimpsest train run.yaml\n"
                "palimpsest launch -n 4 train run.yaml parallel.zero=2\n"
                "palimpsest train run.yaml training.steps=100 activation_checkpointing=full\n"
+               "palimpsest train run.yaml --html report.html\n"
                "palimpsest train run.yaml --dump-gradients=gradients.safetensors"));
   verb->callback([options] { train(*options); });
 }

@@ -3,6 +3,7 @@
 #include <palimpsest/launcher/cli/inspect_verb.h>
 #include <palimpsest/launcher/cli/launch_verb.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
+#include <palimpsest/launcher/cli/stack_verb.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 
@@ -11,6 +12,7 @@ namespace palimpsest {
 void register_verbs(CLI::App& program) {
   add_train_verb(program);
   add_plan_verb(program);
+  add_stack_verb(program);
   add_export_verb(program);
   add_inspect_verb(program);
   add_config_verb(program);

@@ -51,7 +51,7 @@ PlanBook::PlanBook(
   } else if (config.parallel().has_prefetch()) {
     prefetch_ = config.parallel().prefetch();
   }
-  options_.segments = decide(config.activation_checkpointing(), cost_);
+  segments_ = decide(config.activation_checkpointing(), cost_);
 }
 
 std::shared_ptr<const PlannedStep> PlanBook::plan(int micro_batches) {
@@ -70,6 +70,14 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   if (const auto known = entries_.find(micro_batches); known != entries_.end()) {
     return known->second;
   }
+  return entries_.emplace(micro_batches, make(micro_batches, segments_)).first->second;
+}
+
+PlanReport PlanBook::report_with(int micro_batches, const Segments& segments) const {
+  return make(micro_batches, segments).report;
+}
+
+PlanBook::Entry PlanBook::make(int micro_batches, const Segments& segments) const {
   JobDescription description;
   description.model = cost_;
   description.stages = {{0, static_cast<int>(cost_.blocks.size())}};
@@ -79,14 +87,13 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   description.links = links_;
   description.reproducible = reproducible_;
   Job job(std::move(description));
-  PlanOptions options = options_;
+  PlanOptions options{.segments = segments};
   options.window = prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
   Plans plans = compose(job, find_schedule("1f1b"), options);
   PlanReport report = simulate(plans, job);
   const uint64_t signature = communication_hash(plans, job);
   auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));
-  return entries_.emplace(micro_batches, Entry{std::move(planned), std::move(report), signature})
-      .first->second;
+  return {std::move(planned), std::move(report), signature};
 }
 
 } // namespace palimpsest

@@ -30,6 +30,8 @@ class PlanBook {
   /// Composed and verified once for each number of micro-batches.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
   const PlanReport& report(int micro_batches);
+  /// What such a step would be if its recomputation were decided so.
+  PlanReport report_with(int micro_batches, const Segments& segments) const;
   /// What ranks must agree on before they run it (core/plan/signature.h).
   uint64_t signature(int micro_batches);
 
@@ -37,7 +39,7 @@ class PlanBook {
     return cost_;
   }
   const Segments& segments() const {
-    return options_.segments;
+    return segments_;
   }
 
  private:
@@ -47,6 +49,7 @@ class PlanBook {
     uint64_t signature = 0;
   };
   Entry& entry(int micro_batches);
+  Entry make(int micro_batches, const Segments& segments) const;
 
   ModelCost cost_;
   Mesh mesh_;
@@ -54,7 +57,7 @@ class PlanBook {
   Placement placement_;
   bool reproducible_;
   std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
-  PlanOptions options_;
+  Segments segments_;
   std::map<int, Entry> entries_;
 };
 

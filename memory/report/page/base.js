@@ -9,6 +9,8 @@ function byId(id) {
 
 // ---- numbers
 
+const kSpace = '\u00a0'; // no line ends between a number and its unit
+
 function digits(value) {
   return Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0;
 }
@@ -22,21 +24,21 @@ function bytesText(bytes) {
     value /= 1024;
     ++unit;
   }
-  return (unit === 0 ? String(bytes) : value.toFixed(digits(value))) + ' ' + names[unit];
+  return (unit === 0 ? String(bytes) : value.toFixed(digits(value))) + kSpace + names[unit];
 }
 
 function secondsText(seconds) {
   if (seconds === 0) {
-    return '0 s';
+    return '0' + kSpace + 's';
   }
   const [scale, name] = Math.abs(seconds) >= 1 ? [1, 's'] : Math.abs(seconds) >= 1e-3 ? [1e3, 'ms'] : [1e6, 'µs'];
   const value = seconds * scale;
-  return value.toFixed(digits(value)) + ' ' + name;
+  return value.toFixed(digits(value)) + kSpace + name;
 }
 
 function percentText(share) {
   const value = 100 * share;
-  return (Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)) + ' %';
+  return (Math.abs(value) < 10 ? value.toFixed(1) : value.toFixed(0)) + kSpace + '%';
 }
 
 function countText(value) {
@@ -45,7 +47,7 @@ function countText(value) {
 
 /** Differences of losses: 3.1e-7, or 0. */
 function tinyText(value) {
-  return value === 0 ? '0' : value.toExponential(1).replace('e', 'e').replace('-', '\u2212');
+  return value === 0 ? '0' : value.toExponential(1).replace('-', '\u2212');
 }
 
 /** The number itself stays in the element, whatever its text rounds. */
@@ -57,7 +59,7 @@ function number(value, text) {
 function niceStep(most, parts, binary) {
   const rough = most / parts;
   if (binary) {
-    return 2 ** Math.ceil(Math.log2(rough));
+    return 2 ** Math.round(Math.log2(rough));
   }
   const power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
@@ -107,6 +109,10 @@ function tableOf(table, titles, rows) {
 /** A colour of the style sheet, as it is now: light, dark or on paper. */
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
+}
+
+function onPaper() {
+  return document.documentElement.classList.contains('on-paper');
 }
 
 // ---- the tip beside the pointer

@@ -96,6 +96,10 @@ const kMarkers = [
   (x, y) => drawn('path', {d: `M${x} ${y - 5.5}l5 9h-10z`}),
   (x, y) => drawn('path', {d: `M${x} ${y - 5.5}l5.5 5.5l-5.5 5.5l-5.5 -5.5z`}),
   (x, y) => drawn('path', {d: `M${x} ${y + 5.5}l5 -9h-10z`}),
+  (x, y) => drawn('path', {d: `M${x - 5} ${y}l2.5 -4.4h5l2.5 4.4l-2.5 4.4h-5z`}),
+  (x, y) => drawn('path', {d: `M${x - 1.8} ${y - 5}h3.6v3.2h3.2v3.6h-3.2v3.2h-3.6v-3.2h-3.2v-3.6h3.2z`}),
+  (x, y) => drawn('path', {d: `M${x - 5} ${y}l9 -5v10z`}),
+  (x, y) => drawn('path', {d: `M${x} ${y - 6}l1.8 4.2l4.2 1.8l-4.2 1.8l-1.8 4.2l-1.8 -4.2l-4.2 -1.8l4.2 -1.8z`}),
 ];
 
 function showPlanners(points, budget) {
@@ -123,7 +127,7 @@ function settingText(point) {
 
 function markerIcon(at) {
   const icon = drawn('svg', {width: 13, height: 13, viewBox: '0 0 13 13', 'aria-hidden': 'true'}, kMarkers[at % kMarkers.length](6.5, 6.5));
-  icon.style.cssText = `display: inline-block; width: 13px; vertical-align: -2px; margin-right: 6px; fill: var(--p${at % 8})`;
+  icon.style.cssText = `display: inline-block; width: 13px; vertical-align: -2px; margin-right: 6px; fill: var(--p${at % 9})`;
   return icon;
 }
 
@@ -134,20 +138,22 @@ function plannersPlot(points, names, budget, width) {
   const inSight = budget !== null && budget <= 1.3 * Math.max(...xs);
   const [low, high] = padded(Math.min(...xs), Math.max(...xs, inSight ? budget : 0));
   const [fast, slow] = padded(Math.min(...ys), Math.max(...ys));
+  const wide = slow > 2.5 * fast; // a planner at its least budget may take many times as long
+  const height = wide ? Math.log : value => value;
   const x = bytes => size.left + (bytes - low) / (high - low) * (size.width - size.left - size.right);
-  const y = seconds => size.top + (1 - (seconds - fast) / (slow - fast)) * size.height;
+  const y = seconds => size.top + (1 - (height(seconds) - height(fast)) / (height(slow) - height(fast))) * size.height;
   const ground = size.top + size.height;
   const svg = drawn('svg', {viewBox: `0 0 ${width} ${ground + size.bottom}`, height: ground + size.bottom, role: 'img', 'aria-label': 'Step time over peak memory'});
   for (const value of ticks(low, high, width / 150, true)) {
     svg.append(drawn('line', {class: 'grid', x1: x(value), x2: x(value), y1: size.top, y2: ground}),
       drawn('text', {x: x(value), y: ground + 18, 'text-anchor': 'middle'}, bytesText(value)));
   }
-  for (const value of ticks(fast, slow, 5)) {
+  for (const value of slow > 12 * fast ? doublings(fast, slow) : ticks(fast, slow, 5)) {
     svg.append(drawn('line', {class: 'grid', x1: size.left, x2: size.width - size.right, y1: y(value), y2: y(value)}),
       drawn('text', {x: size.left - 10, y: y(value) + 4, 'text-anchor': 'end'}, secondsText(value)));
   }
   svg.append(drawn('text', {x: size.width - size.right, y: ground + 36, 'text-anchor': 'end'}, 'predicted peak on the device →'),
-    drawn('text', {x: size.left + 8, y: size.top + 10}, '↑ a step'));
+    drawn('text', {x: size.left + 8, y: size.top + 10}, wide ? '↑ a step, on a logarithmic scale' : '↑ a step'));
   if (inSight) {
     svg.append(drawn('rect', {x: x(budget), y: size.top, width: Math.max(0, size.width - size.right - x(budget)), height: size.height,
       fill: 'var(--budget)', 'fill-opacity': 0.06}),
@@ -157,7 +163,7 @@ function plannersPlot(points, names, budget, width) {
   names.forEach((name, at) => {
     const own = points.filter(point => point.planner === name).sort((a, b) => a.peak_bytes - b.peak_bytes);
     svg.append(drawn('polyline', {points: own.map(point => `${x(point.peak_bytes)},${y(point.seconds)}`).join(' '),
-      fill: 'none', stroke: `var(--p${at % 8})`, 'stroke-width': 1.6, 'stroke-opacity': 0.55}));
+      fill: 'none', stroke: `var(--p${at % 9})`, 'stroke-width': 1.6, 'stroke-opacity': 0.55}));
   });
   for (const point of [...points].sort((a, b) => a.chosen - b.chosen)) {
     svg.append(plannerMark(point, names.indexOf(point.planner), x(point.peak_bytes), y(point.seconds), size.width));
@@ -166,7 +172,7 @@ function plannersPlot(points, names, budget, width) {
 }
 
 function plannerMark(point, place, x, y, width) {
-  const mark = drawn('g', {fill: `var(--p${place % 8})`, stroke: 'var(--card)'}, kMarkers[place % kMarkers.length](x, y));
+  const mark = drawn('g', {fill: `var(--p${place % 9})`, stroke: 'var(--card)'}, kMarkers[place % kMarkers.length](x, y));
   if (point.chosen) {
     const right = x > width * 0.72;
     mark.append(drawn('circle', {cx: x, cy: y, r: 10, fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2}),
@@ -176,6 +182,15 @@ function plannerMark(point, place, x, y, width) {
   mark.append(drawn('circle', {cx: x, cy: y, r: 12, class: 'hit', stroke: 'none'}));
   return telling(mark, () => [element('b', {}, settingText(point)), number(point.peak_bytes, bytesText), ', ',
     number(point.seconds, secondsText), ' a step']);
+}
+
+/** 1, 2, 5, 10, 20, … between two numbers. */
+function doublings(from, to) {
+  const values = [];
+  for (let power = 10 ** Math.floor(Math.log10(from)); power <= to; power *= 10) {
+    values.push(...[1, 2, 5].map(factor => factor * power).filter(value => value >= from && value <= to));
+  }
+  return values;
 }
 
 function padded(least, most) {

@@ -5,7 +5,7 @@ function showHead() {
   byId('kind').textContent = {plan: 'plan of a step', train: 'a step as it ran', stack: 'memory benchmark'}[report.kind] || report.kind;
   const facts = [...report.facts];
   if (report.device) {
-    facts.push(['device', report.device]);
+    facts.splice(1, 0, ['device', report.device]);
   }
   byId('facts').replaceChildren(...facts.map(([name, text]) => element('div', {}, element('dt', {}, name), element('dd', {}, text))));
 }
@@ -77,12 +77,8 @@ function start() {
       view.hold(Number(held[1]));
     }
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => view.redraw());
-    for (const [event, paper] of [['beforeprint', true], ['afterprint', false]]) {
-      addEventListener(event, () => { // dark ink on white, whatever the screen is
-        document.documentElement.classList.toggle('on-paper', paper);
-        view.redraw();
-      });
-    }
+    addEventListener('beforeprint', () => view.toPaper(true));
+    addEventListener('afterprint', () => view.toPaper(false));
   }
   if (report.layers.length > 0) {
     showLayers(report.layers);

@@ -36,9 +36,9 @@ function stepOf(ops, lanes) {
 function axesOf(ops, lanes, count) {
   const axes = {};
   const add = (name, begin, end, rows) => {
-    const length = rows.reduce((most, row) => row.members.reduce((last, op) => Math.max(last, row.end[op]), most), end[count - 1]);
-    if (length > 0) {
-      axes[name] = {begin, end, rows, length};
+    const all = rows.reduce((most, row) => row.members.reduce((last, op) => Math.max(last, row.end[op]), most), end[count - 1]);
+    if (all > 0) { // where the prediction is far off, it ends out of sight
+      axes[name] = {begin, end, rows, length: Math.min(all, 1.25 * end[count - 1])};
     }
   };
   const order = Float64Array.from({length: count + 1}, (_, op) => op);
@@ -373,18 +373,15 @@ class StepPlot {
     if (kind === 'recompute' && width > 3) {
       this.hatch(context, left, top, width, kPlot.row);
     }
-    if (width > 46) {
-      const subject = this.step.ops.subjects[this.step.ops.subject[op]];
-      context.save();
-      context.beginPath();
-      context.rect(left, top, width - 3, kPlot.row);
-      context.clip();
+    const inside = right - Math.max(left, kPlot.left) - 10;
+    if (inside > 20) {
       context.font = '11px ' + getComputedStyle(document.body).fontFamily;
+      const name = shortName(this.step.ops.subjects[this.step.ops.subject[op]]) || kind;
+      const label = [name, name.split('.').pop()].find(text => context.measureText(text).width <= inside);
       context.fillStyle = '#161412';
       context.textAlign = 'left';
       context.textBaseline = 'middle';
-      context.fillText(shortName(subject) || kind, Math.max(left, kPlot.left) + 5, top + kPlot.row / 2 + 0.5);
-      context.restore();
+      context.fillText(label || '', Math.max(left, kPlot.left) + 5, top + kPlot.row / 2 + 0.5);
     }
   }
 

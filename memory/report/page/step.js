@@ -62,6 +62,18 @@ class StepView {
     this.plot.draw();
   }
 
+  /** For paper: dark ink on white whatever the screen is, and the canvas as a picture, since not all
+      printers take canvases. */
+  toPaper(paper) {
+    document.documentElement.classList.toggle('on-paper', paper);
+    this.redraw();
+    const host = byId('plot');
+    host.querySelectorAll('img').forEach(picture => picture.remove());
+    if (paper) {
+      host.append(element('img', {src: this.plot.base.toDataURL(), alt: ''}));
+    }
+  }
+
   // ---- the inspector, which is the legend too
   buildInspector() {
     this.parts = {
@@ -127,17 +139,18 @@ class StepView {
   /** What the colours of the lanes mean, with counts and seconds. */
   buildKinds() {
     const kinds = new Map();
+    const times = this.step.measured || this.step.ops;
     this.step.ops.kind.forEach((kind, op) => {
       if (kind in kKindColors && this.step.ops.lane[op] >= 0) {
         const sum = kinds.get(kind) || {count: 0, seconds: 0};
         sum.count += 1;
-        sum.seconds += this.step.ops.end_s[op] - this.step.ops.begin_s[op];
+        sum.seconds += times.end_s[op] - times.begin_s[op];
         kinds.set(kind, sum);
       }
     });
     byId('kinds').replaceChildren(...[...kinds].map(([kind, sum]) => element('span', {},
       swatch(kKindColors[kind], kind === 'recompute' ? 'hatched' : ''), element('b', {}, kind),
-      ` ${countText(sum.count)} × ${secondsText(sum.seconds / sum.count)}`)));
+      ` ${countText(sum.count)}` + (sum.seconds > 0 ? ` × ${secondsText(sum.seconds / sum.count)}` : ''))));
   }
 
   // ---- pointer and keys
@@ -166,7 +179,11 @@ class StepView {
       button.addEventListener('click', () => this.setMode(button.dataset.axis));
     }
     byId('find').addEventListener('input', event => this.find(event.target.value));
-    new ResizeObserver(() => this.plot.host.clientWidth !== this.plot.width && this.redraw()).observe(host);
+    new ResizeObserver(() => {
+      if (host.clientWidth !== this.plot.width && !onPaper()) { // paper takes the drawing as it is
+        this.redraw();
+      }
+    }).observe(host);
   }
 
   move(event, x, y) {

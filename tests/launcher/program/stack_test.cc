@@ -1,0 +1,97 @@
+// Covers: launcher/cli/stack_verb.cc
+
+#include <palimpsest/tests/launcher/program/program_testing.h>
+
+#include <gmock/gmock.h>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+class Stack : public testing::ProgramRanks {
+ protected:
+  /// `stack CONFIG more…` of a golden model; the exit code.
+  int stack(const testing::Words& more) {
+    testing::Words words = {
+        PALIMPSEST_PROGRAM,
+        "stack",
+        golden_config("llama-tiny", "activation_checkpointing: sqrt\n"),
+        "training.output=" + output().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return wait_for(start(words), 120s);
+  }
+  std::string file(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+};
+
+// Losses are those of the same training whatever the row; every prediction holds; and each technique
+// that exists to save bytes saves some.
+TEST_F(Stack, RowsTrainAlikeWithLessMemory) {
+  const int code = stack(
+      {"--only",
+       "lean,checkpointing,accumulation,zero3",
+       "--steps",
+       "3",
+       "--json",
+       file("rows.json"),
+       "--csv",
+       file("rows.csv"),
+       "--markdown",
+       file("rows.md"),
+       "--html",
+       file("rows.html")});
+  ASSERT_EQ(code, 0) << out() << err();
+  const json rows = json::parse(testing::text_of(file("rows.json")));
+  std::vector<std::string> names;
+  for (const json& row : rows) {
+    names.push_back(row["name"]);
+    EXPECT_LE(row["loss_difference"], 1e-5) << row;
+    EXPECT_LE(row["grad_norm_difference"], 1e-5) << row;
+    EXPECT_GT(row["step_time_s"], 0);
+    const double measured = row["peak_device_bytes"];
+    EXPECT_NEAR(measured, row["predicted_peak_bytes"], 0.05 * measured) << row;
+    EXPECT_NEAR(row["percent"], 100 * measured / rows[0]["peak_device_bytes"].get<double>(), 1e-9);
+    EXPECT_GT(row["peak_rss_bytes"], measured); // of a process that holds LibTorch besides
+  }
+  EXPECT_THAT(
+      names,
+      ElementsAre(
+          "baseline",
+          "+ lean tape",
+          "+ checkpointing",
+          "+ micro-batches of 1",
+          "+ ZeRO-3 on 2 ranks"));
+  for (size_t row = 1; row < rows.size(); ++row) {
+    EXPECT_LT(rows[row]["peak_device_bytes"], rows[row - 1]["peak_device_bytes"]) << rows[row];
+  }
+  EXPECT_EQ(rows[0]["recompute_share"], 0);
+  EXPECT_GT(rows[2]["recompute_share"], 0.1);
+  EXPECT_THAT(out(), HasSubstr("+ ZeRO-3 on 2 ranks"));
+  EXPECT_THAT(testing::text_of(file("rows.md")), HasSubstr("| + checkpointing |"));
+  EXPECT_THAT(testing::text_of(file("rows.csv")), HasSubstr("\"+ checkpointing\","));
+  EXPECT_THAT(testing::text_of(file("rows.html")), HasSubstr("\"name\":\"+ checkpointing\""));
+  EXPECT_FALSE(std::filesystem::exists(output())); // nothing of the rows' runs is left
+}
+
+TEST_F(Stack, SaysWhichRowFailedAndWhatItSaid) {
+  EXPECT_EQ(stack({"--only", "lean", "data.files=[/nonexistent/a.safetensors]"}), 2);
+  EXPECT_THAT(err(), HasSubstr("the row 'baseline' ended with exit code 2"));
+  EXPECT_THAT(err(), HasSubstr("/nonexistent/a.safetensors"));
+}
+
+TEST_F(Stack, WrongUseEndsBeforeAnythingRuns) {
+  EXPECT_EQ(stack({"--only", "warp"}), 2);
+  EXPECT_THAT(err(), HasSubstr("'warp' is not a technique"));
+  EXPECT_EQ(stack({"--json", "/nonexistent/folder/rows.json"}), 1);
+  EXPECT_THAT(err(), HasSubstr("/nonexistent/folder"));
+  EXPECT_EQ(stack({"--only", "lean", "precision.compute=int3"}), 2);
+  EXPECT_EQ(out(), "");
+}
+
+} // namespace
+} // namespace palimpsest
