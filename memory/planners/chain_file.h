@@ -13,7 +13,7 @@
 namespace palimpsest {
 
 /// Longer chains would take too long to plan, and too much memory.
-inline constexpr int kMostStages = 4000;
+inline constexpr int kMostStages = 2000;
 
 /// `file` names it in messages. Throws UserError naming the field that is unknown, missing, of the
 /// wrong length, or not a whole number of bytes, and what CostChain::validate() refuses.

@@ -13,7 +13,7 @@ namespace palimpsest {
 namespace {
 
 constexpr float kNever = std::numeric_limits<float>::infinity();
-constexpr int kTile = 4; // its rows stay in the first cache
+constexpr int kTile = 16; // stages; rows of 200 slots of so many pairs stay in the second cache
 constexpr double kStepsWorthThreads = 1e8;
 
 /// work(0) to work(count - 1), on so many threads.

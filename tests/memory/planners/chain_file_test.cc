@@ -59,7 +59,7 @@ TEST(ChainFile, SaysWhatIsWrong) {
   };
   const std::vector<Wrong> wrongs = {
       {R"("fw")", R"("fww")", "fww"},
-      {R"("fw": [1, 2])", R"("fw": [])", "fw has 0 numbers, one a stage; give 1 to 4000"},
+      {R"("fw": [1, 2])", R"("fw": [])", "fw has 0 numbers, one a stage; give 1 to 2000"},
       {R"("bw": [2, 3])", R"("bw": [2])", "bw has 1 numbers; give 2, since fw has 2"},
       {R"([1, 2, 3])", R"([1, 2])", "a has 2 numbers; give 3, since fw has 2"},
       {R"([4, 5])", R"([4, 5, 6])", "abar has 3 numbers"},

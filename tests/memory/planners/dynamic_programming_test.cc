@@ -1,7 +1,5 @@
 // Covers: memory/planners/chain_parts.cc
 // Covers: memory/planners/least_memory.cc
-// Covers: memory/planners/seconds_table.cc
-// Covers: memory/planners/min_plus.cc
 #include <palimpsest/memory/planners/dynamic_programming.h>
 
 #include <palimpsest/memory/planners/chain_run.h>
