@@ -10,7 +10,9 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/t.h>
 
 #include <gmock/gmock.h>
 
@@ -28,9 +30,85 @@ using ::testing::ElementsAre;
 using testing::Finished;
 using testing::TestFolder;
 
+/// y = x w^T on micro-batches whose first label names the branch. Others pass, and then nobody
+/// touches the weight or its gradient.
+class BranchBlock final : public Block {
+ public:
+  BranchBlock(ParamRef weight, int branch) : weight_(weight), branch_(branch) {}
+
+  class BranchTape final : public Tape {
+   public:
+    explicit BranchTape(const BranchBlock& block) : block_(block) {}
+    Tensors backward(
+        TensorSpan inputs,
+        TensorSpan grad_outputs,
+        BackwardPart part,
+        const BlockContext& context) override {
+      if (part != BackwardPart::kWeight) {
+        input_ = inputs[0];
+        grad_ = grad_outputs[0].clone();
+      }
+      const bool taken = block_.taken(context);
+      if (taken && part != BackwardPart::kInput) {
+        block_.weight_.grad().add_(grad_.t().mm(input_));
+      }
+      if (part == BackwardPart::kWeight) {
+        return {};
+      }
+      return {taken ? grad_.mm(block_.weight_.view()) : grad_.clone()};
+    }
+    std::vector<at::Tensor*> tensors() override {
+      return {&input_, &grad_};
+    }
+
+   private:
+    const BranchBlock& block_;
+    at::Tensor input_;
+    at::Tensor grad_;
+  };
+
+  ForwardResult forward(
+      TensorSpan inputs,
+      const ForwardRequest& request,
+      const BlockContext& context) override {
+    ForwardResult result;
+    if (!request.yields.empty()) {
+      result.values.push_back(
+          taken(context) ? at::linear(inputs[0], weight_.view()) : inputs[0].clone());
+    }
+    if (request.tape != TapeMode::kNone) {
+      result.tape = std::make_unique<BranchTape>(*this);
+    }
+    return result;
+  }
+  double forward_flops(TensorSpan inputs) const override {
+    return static_cast<double>(inputs[0].numel());
+  }
+  std::string kind() const override {
+    return fmt::format("branch {}", branch_);
+  }
+
+ private:
+  bool taken(const BlockContext& context) const {
+    return *context.batch->labels.const_data_ptr<int64_t>() == branch_;
+  }
+  ParamRef weight_;
+  int branch_;
+};
+
+/// The same by autograd, which adds zeros to the gradient of a weight that is not used.
+std::unique_ptr<Block> autograd_branch(const ParamRef& weight, int branch) {
+  const auto function = [branch](const AutogradCall& call) -> Tensors {
+    const bool taken = *call.context.batch->labels.const_data_ptr<int64_t>() == branch;
+    return {taken ? at::linear(call.inputs[0], call.parameters[0]) : call.inputs[0] * 1};
+  };
+  return std::make_unique<AutogradBlock>(AutogradSpec{
+      .kind = fmt::format("branch {}", branch), .function = function, .parameters = {weight}});
+}
+
 /// Two blocks after each other. A micro-batch whose first label is 0 goes through the first one's
 /// weight and past the second's, with 1 the other way round, with 2 past both.
-Chain branches(int64_t width) {
+Chain branches(int64_t width, bool by_autograd = false) {
   Chain chain;
   for (const int branch : {0, 1}) {
     const std::string name = fmt::format("branch.{}", branch);
@@ -40,13 +118,12 @@ Chain branches(int64_t width) {
         {{{.name = name, .shape = {width, width}}}},
         at::kFloat,
         [](const std::string&) { return true; });
-    const auto function = [branch](const AutogradCall& call) -> Tensors {
-      const bool taken = *call.context.batch->labels.const_data_ptr<int64_t>() == branch;
-      return {taken ? at::linear(call.inputs[0], call.parameters[0]) : call.inputs[0] * 1};
-    };
     ChainBlock entry;
-    entry.block = std::make_unique<AutogradBlock>(
-        AutogradSpec{.kind = name, .function = function, .parameters = made.refs});
+    if (by_autograd) {
+      entry.block = autograd_branch(made.refs[0], branch);
+    } else {
+      entry.block = std::make_unique<BranchBlock>(made.refs[0], branch);
+    }
     entry.name = name;
     entry.reads = entry.saves = {{branch - 1, 0}};
     entry.units = made.units;
@@ -130,6 +207,13 @@ TEST(UnevenRanks, BranchesTrainAsInOneProcess) {
       .learning_rate = 1e-2,
       .weight_decay = 0.1};
   const ChainEnd plain = testing::train_chain(1, task, {}, 3);
+  ChainTask by_autograd = task;
+  by_autograd.build = [] { return branches(kWidth, true); };
+  const ChainEnd other = testing::train_chain(2, by_autograd, {.zero = 3}, 3);
+  for (size_t step = 0; step < 3; ++step) {
+    const double norm = plain.records[step].grad_norm;
+    EXPECT_NEAR(other.records[step].grad_norm, norm, 1e-5 * norm);
+  }
   for (const int ranks : {2, 3, 4}) {
     for (int zero = 0; zero <= 3; ++zero) {
       const ChainLayout layout{.zero = zero, .policy = zero % 2 == 0 ? "none" : "full"};
