@@ -4,6 +4,7 @@
 #include <palimpsest/launcher/cli/plan_verb.h>
 #include <palimpsest/launcher/cli/run_report.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/chain_plan.h>
 #include <palimpsest/launcher/compose/run.h>
 
 #include <CLI/CLI.hpp>
@@ -24,6 +25,8 @@ struct PlanVerbOptions {
   bool text = false;
   std::string html;
   int world = 1;
+  std::string save_chain;
+  ChainPlanOptions chain;
 };
 
 void print_plan(const PlanVerbOptions& options) {
@@ -31,8 +34,16 @@ void print_plan(const PlanVerbOptions& options) {
   if (!options.html.empty()) {
     page.emplace(options.html);
   }
+  std::optional<AtomicFile> chain;
+  if (!options.save_chain.empty()) {
+    chain.emplace(options.save_chain);
+  }
   Ranks ranks = Ranks::planned(options.world);
   Run run(load_config(options.config, options.overrides), ranks);
+  if (chain) {
+    chain->write(measured_chain(run.plans().cost()));
+    chain->commit();
+  }
   if (options.text) {
     std::cout << to_text(run.full_plan().plan);
     return;
@@ -53,21 +64,48 @@ void add_plan_verb(CLI::App& program) {
   const auto options = std::make_shared<PlanVerbOptions>();
   CLI::App* verb = program.add_subcommand(
       "plan", "Measures a model's blocks and prints what a step will hold and compute.");
-  verb->add_option("config", options->config, "YAML or JSON file")->required();
+  CLI::Option* config = verb->add_option("config", options->config, "YAML or JSON file");
   verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
-  verb->add_option("--world", options->world, "Plan rank 0 of a job of so many ranks")
-      ->check(CLI::Range(1, 1 << 20));
+  CLI::Option* world =
+      verb->add_option("--world", options->world, "Plan rank 0 of a job of so many ranks")
+          ->check(CLI::Range(1, 1 << 20));
   CLI::Option* text =
       verb->add_flag("--text", options->text, "Print the plan's operations, one a line");
-  verb->add_option("--html", options->html, "Write the step as a page to this file")
-      ->excludes(text);
+  CLI::Option* html =
+      verb->add_option("--html", options->html, "Write the step as a page to this file")
+          ->excludes(text);
+  CLI::Option* save = verb->add_option(
+      "--save-chain", options->save_chain, "Write the measured costs as a chain to this JSON file");
+  CLI::Option* chain =
+      verb->add_option("--chain", options->chain.chain, "Plan this chain, a JSON file, instead");
+  for (CLI::Option* of_a_config : {config, world, text, html, save}) {
+    chain->excludes(of_a_config);
+  }
+  CLI::Option* budget =
+      verb->add_option("--budget", options->chain.budget, "Bytes that the chain's plan may take");
+  chain->needs(budget);
+  budget->needs(chain);
+  verb->add_option("--planner", options->chain.planner, "Who plans the chain")
+      ->capture_default_str()
+      ->needs(chain);
+  verb->add_flag("--json", options->chain.json, "Print the chain's plan as JSON")->needs(chain);
   verb->footer(
       examples("palimpsest plan run.yaml\n"
                "palimpsest plan run.yaml activation_checkpointing=sqrt\n"
                "palimpsest plan run.yaml --world 8 parallel.zero=3\n"
                "palimpsest plan run.yaml --text\n"
+               "palimpsest plan run.yaml --save-chain chain.json\n"
+               "palimpsest plan --chain chain.json --planner revolve --budget 2GiB --json\n"
                "palimpsest plan run.yaml --html report.html"));
-  verb->callback([options] { print_plan(*options); });
+  verb->callback([options] {
+    if (!options->chain.chain.empty()) {
+      plan_chain(options->chain, std::cout);
+    } else if (!options->config.empty()) {
+      print_plan(*options);
+    } else {
+      throw UserError("plan: give a config, or --chain FILE with --budget BYTES");
+    }
+  });
 }
 
 } // namespace palimpsest

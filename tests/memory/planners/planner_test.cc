@@ -11,8 +11,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <optional>
 #include <random>
+#include <set>
 
 namespace palimpsest::testing {
 namespace {
@@ -107,6 +109,24 @@ TEST(ChenGreedy, FindsTheShareThatFits) {
     }
     EXPECT_EQ(plan.makespan, 16 + recomputed_stages + 32);
   }
+}
+
+TEST(ChenGreedy, WalksInEqualRunsOfEqualStagesDownToOne) {
+  const CostChain chain = equal_chain(16, 1, 100);
+  // one large tape at a time, as where every stage runs again by itself
+  EXPECT_EQ(
+      chen_greedy(chain, 10'000).least_budget,
+      find_planner("full").plan(chain, 10'000).least_budget);
+  std::set<int> lengths;
+  for (int64_t budget = 120; budget < 1600; budget += 20) {
+    const Segments segments = chen_greedy(chain, budget).segments;
+    const int first = segments.front().blocks.size();
+    for (size_t run = 0; run + 1 < segments.size(); ++run) {
+      EXPECT_EQ(segments[run].blocks.size(), first);
+    }
+    lengths.insert(first);
+  }
+  EXPECT_GE(lengths.size(), 4);
 }
 
 TEST(ChenGreedy, ClosesARunWhereItsTapesWouldExceedTheShare) {
