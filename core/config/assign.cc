@@ -128,7 +128,7 @@ std::string unknown_key(const google::protobuf::Descriptor& section, const std::
 
 class Walk {
  public:
-  Walk(const Place& place, Origins& origins, Problems& problems)
+  Walk(const NodeOrigin& place, Origins& origins, Problems& problems)
       : place_(place), origins_(origins), problems_(problems) {}
 
   void section(const DocumentNode& node, Message& message, const std::string& path) {
@@ -300,7 +300,7 @@ class Walk {
     }
   }
 
-  const Place& place_;
+  const NodeOrigin& place_;
   Origins& origins_;
   Problems& problems_;
 };
@@ -309,7 +309,7 @@ class Walk {
 
 void assign(
     const DocumentNode& document,
-    const Place& place,
+    const NodeOrigin& place,
     Message& section,
     Origins& origins,
     Problems& problems) {

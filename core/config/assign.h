@@ -19,7 +19,7 @@
 namespace palimpsest {
 
 /// Where a document comes from.
-struct Place {
+struct NodeOrigin {
   std::string name; // "run.yaml" or "override training.steps=100"
   bool has_lines = true; // messages say name:line
   bool command_line =
@@ -33,7 +33,7 @@ struct Place {
 /// mentioned, right or wrong.
 void assign(
     const DocumentNode& document,
-    const Place& place,
+    const NodeOrigin& place,
     google::protobuf::Message& section,
     Origins& origins,
     Problems& problems);

@@ -114,7 +114,7 @@ class Loading {
   void assign_overrides(const std::vector<std::string>& overrides) {
     std::set<std::string> seen;
     for (const std::string& text : overrides) {
-      Place place;
+      NodeOrigin place;
       place.name = "override " + shorten(text);
       place.has_lines = false;
       place.command_line = true;
@@ -132,7 +132,7 @@ class Loading {
       if (config_.model().preset() != preset.name) {
         continue;
       }
-      Place place;
+      NodeOrigin place;
       place.name = std::string("preset ") + preset.name;
       place.has_lines = false;
       place.path = "model";

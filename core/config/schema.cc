@@ -44,6 +44,12 @@ std::string describe_item(const FieldDescriptor& field) {
   }
 }
 
+} // namespace
+
+const KeyOptions& options_of(const FieldDescriptor& field) {
+  return field.options().GetExtension(about);
+}
+
 std::string item_text(const Message& section, const FieldDescriptor& field, int index) {
   const auto& reflection = *section.GetReflection();
   const bool repeated = field.is_repeated();
@@ -65,12 +71,6 @@ std::string item_text(const Message& section, const FieldDescriptor& field, int 
       return repeated ? reflection.GetRepeatedString(section, &field, index)
                       : reflection.GetString(section, &field);
   }
-}
-
-} // namespace
-
-const KeyOptions& options_of(const FieldDescriptor& field) {
-  return field.options().GetExtension(about);
 }
 
 bool is_section(const FieldDescriptor& field) {

@@ -21,6 +21,12 @@ namespace palimpsest {
 /// What the schema says about a key beyond its type.
 const KeyOptions& options_of(const google::protobuf::FieldDescriptor& field);
 
+/// A value as a config file has it, text unquoted; of a list the item at `index`.
+std::string item_text(
+    const google::protobuf::Message& section,
+    const google::protobuf::FieldDescriptor& field,
+    int index);
+
 /// Whether the key holds a section (or a list of sections) rather than a value.
 bool is_section(const google::protobuf::FieldDescriptor& field);
 

@@ -115,7 +115,7 @@ class Printer {
       } else if (text) {
         items.push_back(quote(reflection.GetRepeatedString(message, &field, i)));
       } else {
-        items.push_back(number_text(reflection.GetRepeatedDouble(message, &field, i)));
+        items.push_back(item_text(message, field, i));
       }
     }
     return fmt::format("[{}]", fmt::join(items, ", "));

@@ -22,6 +22,8 @@ constexpr Exclusive kExclusive[] = {
     {"training.epochs", "training.steps"},
     {"model.path", "model.preset"},
     {"model.path", "model.family"},
+    {"model.hidden_sizes", "model.hidden_size"},
+    {"model.hidden_sizes", "model.num_hidden_layers"},
     {"data.files", "data.sources"},
     {"scheduler.warmup_ratio", "scheduler.warmup_steps"},
     {"activation_checkpointing.recompute", "activation_checkpointing.count"},
@@ -93,9 +95,9 @@ const std::vector<Needs>& needs() {
       {"model.family", "llama", {"model.intermediate_size"}},
       {"model.family", "llama", {"model.vocab_size"}},
       {"model.family", "mlp", {"model.input_size"}},
-      {"model.family", "mlp", {"model.hidden_size"}},
+      {"model.family", "mlp", {"model.hidden_size", "model.hidden_sizes"}},
       {"model.family", "mlp", {"model.output_size"}},
-      {"model.family", "mlp", {"model.num_hidden_layers"}},
+      {"model.family", "mlp", {"model.num_hidden_layers", "model.hidden_sizes"}},
   };
   return all;
 }
@@ -106,10 +108,11 @@ const std::vector<std::string> kMlpKeys = {
     "input_size",
     "output_size",
     "hidden_size",
+    "hidden_sizes",
     "num_hidden_layers",
     "hidden_act",
     "initializer_range"};
-const std::vector<std::string> kNotLlamaKeys = {"input_size", "output_size"};
+const std::vector<std::string> kNotLlamaKeys = {"input_size", "output_size", "hidden_sizes"};
 const std::vector<std::string> kBesidePath = {"attention_dropout", "dropout"};
 
 bool contains(const std::vector<std::string>& all, const std::string& one) {

@@ -89,7 +89,7 @@ class StepRun {
         .op = op,
         .refused = services_.memory.take_refusal().value_or(RefusedAllocation())};
     if (again || agreed_ || services_.peers != nullptr) {
-      throw EnvironmentError("{}", describe(*outcome_.shortage, job_, services_.memory.name()));
+      throw EnvironmentError("{}", describe(*outcome_.shortage, job_));
     }
     table_.abandon();
     execute(op);

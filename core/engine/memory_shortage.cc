@@ -1,12 +1,15 @@
 #include <palimpsest/core/engine/memory_shortage.h>
 
 #include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,8 @@ std::string describe(const Op& op, const Job& job) {
   return kind;
 }
 
+namespace {
+
 std::string largest_holders(const RefusedAllocation& refused) {
   std::vector<std::pair<int64_t, Category>> holders;
   for (const Category category : kMemoryCategories) {
@@ -39,12 +44,13 @@ std::string largest_holders(const RefusedAllocation& refused) {
   for (const auto& [bytes, category] : holders) {
     texts.push_back(fmt::format("{} {}", category_name(category), format_bytes(bytes)));
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return texts.empty() ? "" : fmt::format(": {}", fmt::join(texts, ", "));
 }
 
-std::string describe(const MemoryShortage& shortage, const Job& job, const std::string& who) {
-  const RefusedAllocation& refused = shortage.refused;
-  std::string text = fmt::format("{}: out of memory in {}", who, describe(shortage.op, job));
+} // namespace
+
+std::string describe(const RefusedAllocation& refused, const std::string& doing) {
+  std::string text = "out of memory " + doing;
   if (refused.bytes == 0) {
     return text + ": a library was refused the memory it needs";
   }
@@ -52,7 +58,29 @@ std::string describe(const MemoryShortage& shortage, const Job& job, const std::
   if (refused.limit < std::numeric_limits<int64_t>::max()) {
     text += fmt::format(" of at most {}", format_bytes(refused.limit));
   }
-  return text + " held: " + largest_holders(refused);
+  return text + " held" + largest_holders(refused);
+}
+
+std::string describe(const MemoryShortage& shortage, const Job& job) {
+  return describe(shortage.refused, "in " + describe(shortage.op, job));
+}
+
+void name_shortages(
+    MemoryContext& memory,
+    const std::string& doing,
+    const std::function<void()>& part) {
+  const auto refused = [&] {
+    return EnvironmentError(
+        "{}", describe(memory.take_refusal().value_or(RefusedAllocation()), "while " + doing));
+  };
+  memory.take_refusal(); // an earlier one that was dealt with
+  try {
+    part();
+  } catch (const c10::OutOfMemoryError&) {
+    throw refused();
+  } catch (const std::bad_alloc&) {
+    throw refused();
+  }
 }
 
 } // namespace palimpsest

@@ -3,13 +3,14 @@
 // An operation of a plan that did not get the memory it asked for.
 //
 //   if (outcome.shortage) {
-//     throw EnvironmentError("{}", describe(*outcome.shortage, job, memory.name()));
+//     throw EnvironmentError("{}", describe(*outcome.shortage, job));
 //   }
 
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/op.h>
 
+#include <functional>
 #include <string>
 
 namespace palimpsest {
@@ -23,11 +24,18 @@ struct MemoryShortage {
 /// "FORWARD of layers.3.mlp, micro-batch 1".
 std::string describe(const Op& op, const Job& job);
 
-/// "rank 0: out of memory in FORWARD of layers.3.mlp, micro-batch 1: 24 MiB wanted, 480 MiB of at
-/// most 500 MiB held: activations 300 MiB, parameters 180 MiB". `who`: the rank.
-std::string describe(const MemoryShortage& shortage, const Job& job, const std::string& who);
+/// "out of memory `doing`: 24 MiB wanted, 480 MiB of at most 500 MiB held: activations 300 MiB,
+/// parameters 180 MiB", the largest holders first.
+std::string describe(const RefusedAllocation& refused, const std::string& doing);
 
-/// "activations 300 MiB, parameters 180 MiB": what holds most, the largest first.
-std::string largest_holders(const RefusedAllocation& refused);
+/// "out of memory in FORWARD of layers.3.mlp, micro-batch 1: ...".
+std::string describe(const MemoryShortage& shortage, const Job& job);
+
+/// Runs a part that is outside of any plan: memory that runs out in it is an EnvironmentError that
+/// says `doing` ("reading weights").
+void name_shortages(
+    MemoryContext& memory,
+    const std::string& doing,
+    const std::function<void()>& part);
 
 } // namespace palimpsest

@@ -5,6 +5,8 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <utility>
 
@@ -56,7 +58,7 @@ StepOutcome Trainer::run_plan(const StepInputs& inputs) {
     if (!settings_.replan) {
       throw EnvironmentError(
           "{}",
-          outcome.shortage ? describe(*outcome.shortage, planned->job, memory_.name())
+          outcome.shortage ? describe(*outcome.shortage, planned->job)
                            : "out of memory on another rank");
     }
     settings_.replan(micro_batches, outcome.shortage);
@@ -70,7 +72,9 @@ StepRecord Trainer::step() {
   StepBatch batches;
   {
     const ScopedCategory category(memory_, Category::kActivations);
-    batches = source_.load(step);
+    name_shortages(memory_, fmt::format("loading the samples of step {}", step + 1), [&] {
+      batches = source_.load(step);
+    });
   }
   StepRecord record{.step = step + 1, .learning_rate = settings_.learning_rate(position_.updates)};
   std::vector<int64_t> counts = {0, 0};

@@ -5,6 +5,7 @@
 #include <palimpsest/core/plan/traffic.h>
 #include <palimpsest/launcher/cli/words.h>
 #include <palimpsest/launcher/compose/run.h>
+#include <palimpsest/launcher/compose/search.h>
 
 #include <fmt/format.h>
 
@@ -21,18 +22,17 @@ std::string row(std::string_view name, const std::string& text) {
   return fmt::format("{:<14}{}\n", name, text);
 }
 
-int64_t sum(
-    const EnumArray<PlanCategory, int64_t, kPlanCategories>& bytes,
-    std::initializer_list<PlanCategory> categories) {
-  int64_t total = 0;
-  for (const PlanCategory category : categories) {
-    total += bytes[category];
-  }
-  return total;
-}
-
-std::string policy_text(const RunConfig::ActivationCheckpointing& settings) {
+std::string policy_text(Run& run) {
+  const RunConfig::ActivationCheckpointing& settings = run.config().activation_checkpointing();
   std::string text = settings.policy();
+  if (needs_budget(text)) {
+    const StepChoice& choice = run.plans().choice(run.micro_batches());
+    return fmt::format(
+        "{}{}, for at most {}",
+        text,
+        choice.policy == text ? "" : fmt::format(" ({})", choice.policy),
+        format_bytes(*run.plans().budget()));
+  }
   if (settings.has_n()) {
     text += fmt::format(", n {}", settings.n());
   }
@@ -68,22 +68,30 @@ int64_t input_bytes(const ModelCost& cost, const LayerCost& layer) {
                                         .value_bytes[static_cast<size_t>(read.index)];
 }
 
+/// What a block's first FORWARD leaves.
+TapeMode tape_of(int block, const Segments& segments) {
+  const auto segment = std::ranges::find_if(
+      segments, [&](const Segment& candidate) { return candidate.blocks.contains(block); });
+  return segment == segments.end() ? TapeMode::kFull : segment->tape;
+}
+
 /// One sign a layer: what its forward leaves for the backward; a bar ends what runs again as one.
 std::string layer_map(const ModelCost& cost, const Segments& segments) {
+  constexpr std::array kSigns = {'.', '+', '#'}; // none, lean, full
   std::string map;
   for (const LayerCost& layer : cost.layers) {
-    std::string sign = "#";
-    for (const Segment& segment : segments) {
-      if (segment.blocks.contains(layer.blocks.begin)) {
-        sign = segment.tape == TapeMode::kFull ? "#" : segment.tape == TapeMode::kLean ? "+" : ".";
-        if (sign == "." && segment.blocks.end == layer.blocks.end) {
-          sign += "|";
-        }
-      }
+    const TapeMode tape = tape_of(layer.blocks.begin, segments);
+    bool mixed = false;
+    for (int block = layer.blocks.begin; block < layer.blocks.end; ++block) {
+      mixed = mixed || tape_of(block, segments) != tape;
     }
-    map += sign;
+    map += mixed ? '~' : kSigns.at(static_cast<size_t>(tape));
+    const bool ends = std::ranges::any_of(segments, [&](const Segment& segment) {
+      return segment.tape == TapeMode::kNone && segment.blocks.end == layer.blocks.end;
+    });
+    map += ends ? "|" : "";
   }
-  return map + "   (# kept, + lean tape, . run again; | ends a segment)";
+  return map + "   (# kept, + lean tape, . run again, ~ blocks of both; | ends a segment)";
 }
 
 /// "4: 2 replicas x 2 shards of optimizer states and gradients (zero: 2)".
@@ -114,7 +122,6 @@ std::string sum_text(const char* name, const TrafficSum& sum) {
 } // namespace
 
 std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
-  const RunConfig& config = run.config();
   std::vector<std::pair<std::string, std::string>> facts;
   facts.emplace_back("model", run.model().description());
   facts.emplace_back(
@@ -128,7 +135,7 @@ std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
   if (run.ranks().size() > 1) {
     facts.emplace_back("ranks", ranks_text(run));
   }
-  facts.emplace_back("checkpointing", policy_text(config.activation_checkpointing()));
+  facts.emplace_back("checkpointing", policy_text(run));
   for (const std::string& note : run.notes()) {
     facts.emplace_back("note", note);
   }
@@ -140,25 +147,18 @@ std::string describe_run(Run& run) {
   for (const auto& [name, fact] : run_facts(run)) {
     text += row(name, fact);
     if (name == "checkpointing") {
-      text += row("layers", layer_map(run.plans().cost(), run.plans().segments()));
+      text +=
+          row("layers",
+              layer_map(run.plans().cost(), run.plans().choice(run.micro_batches()).segments));
     }
   }
   return text;
 }
 
 std::string describe_memory(const PlanReport& report) {
-  using C = PlanCategory;
-  const auto& at_peak = report.ranks.front().at_peak;
-  const std::array<std::pair<std::string_view, int64_t>, 5> rows = {{
-      {"parameters", sum(at_peak, {C::kParam, C::kParamShard})},
-      {"gradients", sum(at_peak, {C::kGradBuffer, C::kGradShard})},
-      {"optimizer", sum(at_peak, {C::kOptimizerState})},
-      {"activations", sum(at_peak, {C::kValue, C::kGrad, C::kTape, C::kWeightJobs})},
-      {"workspace", sum(at_peak, {C::kWorkspace})},
-  }};
   const int64_t peak = report.peak(TierId::kDevice);
   std::string text = "predicted peak on the device\n";
-  for (const auto& [name, bytes] : rows) {
+  for (const auto& [name, bytes] : peak_parts(report.ranks.front())) {
     text += fmt::format(
         "  {:<12}{:>10}  {:3.0f} %\n",
         name,

@@ -54,6 +54,10 @@ void Progress::step_end(const StepRecord& record) {
   }
 }
 
+void Progress::note(const std::string& text) {
+  out_ << (terminal_ ? "\r\033[K" : "") << text << std::endl;
+}
+
 void Progress::interrupt() {
   if (terminal_ && every_ != 0 && last_.step > 0 && last_.step < steps_) {
     out_ << std::endl;

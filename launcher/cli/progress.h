@@ -22,6 +22,7 @@ class Progress final : public Observer {
   Progress(int64_t steps, int64_t every, std::ostream& out);
 
   void step_end(const StepRecord& record) override;
+  void note(const std::string& text) override;
 
   /// Ends the line of a bar that has not come to its end.
   void interrupt();

@@ -79,6 +79,7 @@ DecoderConfig decoder_config(const RunConfig::Model& model) {
 MlpChainConfig mlp_config(const RunConfig::Model& model) {
   MlpChainConfig mlp;
   mlp.widths.push_back(model.input_size());
+  mlp.widths.insert(mlp.widths.end(), model.hidden_sizes().begin(), model.hidden_sizes().end());
   mlp.widths.insert(
       mlp.widths.end(), static_cast<size_t>(model.num_hidden_layers()), model.hidden_size());
   mlp.widths.push_back(model.output_size());
@@ -94,7 +95,6 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   const at::ScalarType compute =
       config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat;
   family_ = model.has_path() ? "llama" : model.family();
-  std::error_code error;
   if (model.has_path()) {
     std::error_code error;
     const bool gone = !std::filesystem::exists(model.path(), error);

@@ -1,13 +1,20 @@
 #include <palimpsest/launcher/compose/planning.h>
 
+#include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/config/derive.h>
 #include <palimpsest/core/plan/signature.h>
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
 #include <palimpsest/parallel/sharding/gather.h>
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -36,22 +43,77 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
   return find_policy(settings.policy()).decide(cost, options);
 }
 
+/// Of a budget, for what plans do not count: norms, flags, what libraries ask for.
+constexpr int64_t kUncountedShare = 1000;
+
+int64_t samples_of(const Job& job) {
+  return job.micro_batches() * job.model().batch_bytes;
+}
+
+/// What half as many samples a micro-batch would cost.
+ModelCost halved(ModelCost cost) {
+  const auto halve = [](int64_t& bytes) { bytes = (bytes + 1) / 2; };
+  halve(cost.batch_bytes);
+  for (BlockCost& block : cost.blocks) {
+    std::ranges::for_each(block.value_bytes, halve);
+    for (PerTape<int64_t>* bytes : {&block.forward_workspace, &block.backward_workspace}) {
+      halve(bytes->none);
+      halve(bytes->lean);
+      halve(bytes->full);
+    }
+    halve(block.lean_bytes);
+    halve(block.full_bytes);
+    halve(block.weight_jobs_bytes);
+  }
+  return cost;
+}
+
+/// "activations 300 MiB, parameters 180 MiB": the peak of the rank that needs most.
+std::string largest_parts(const PlanReport& report) {
+  auto parts = peak_parts(*std::ranges::max_element(
+      report.ranks, {}, [](const RankReport& rank) { return rank.peak[TierId::kDevice]; }));
+  std::ranges::sort(parts, std::greater(), [](const auto& part) { return part.second; });
+  std::string text;
+  for (const auto& [name, bytes] : parts) {
+    if (bytes > 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_bytes(bytes));
+    }
+  }
+  return text;
+}
+
 } // namespace
+
+std::array<std::pair<std::string_view, int64_t>, 5> peak_parts(const RankReport& rank) {
+  using C = PlanCategory;
+  const auto sum = [&](std::initializer_list<C> categories) {
+    int64_t total = 0;
+    for (const C category : categories) {
+      total += rank.at_peak[category];
+    }
+    return total;
+  };
+  return {{
+      {"parameters", sum({C::kParam, C::kParamShard})},
+      {"gradients", sum({C::kGradBuffer, C::kGradShard})},
+      {"optimizer", sum({C::kOptimizerState})},
+      {"activations", sum({C::kValue, C::kGrad, C::kTape, C::kWeightJobs})},
+      {"workspace", sum({C::kWorkspace})},
+  }};
+}
 
 PlanBook::PlanBook(
     const RunConfig& config,
     ModelCost cost,
     const Mesh& mesh,
-    const LinkCosts& links)
-    : cost_(std::move(cost)), mesh_(mesh),
-      links_(links), placement_{.zero = static_cast<int>(config.parallel().zero())},
-      reproducible_(config.training().reproducible()) {
+    const LinkCosts& links,
+    std::optional<int64_t> budget)
+    : config_(config), cost_(std::move(cost)), mesh_(mesh), links_(links), budget_(budget) {
   if (!config.parallel().reshard_after_forward()) {
     prefetch_ = std::numeric_limits<int64_t>::max();
   } else if (config.parallel().has_prefetch()) {
     prefetch_ = config.parallel().prefetch();
   }
-  segments_ = decide(config.activation_checkpointing(), cost_);
 }
 
 std::shared_ptr<const PlannedStep> PlanBook::plan(int micro_batches) {
@@ -62,38 +124,142 @@ const PlanReport& PlanBook::report(int micro_batches) {
   return entry(micro_batches).report;
 }
 
+PlanReport PlanBook::report_with(int micro_batches, const Segments& segments) const {
+  return compose_step(job(micro_batches, cost_, placement()), segments).report;
+}
+
 uint64_t PlanBook::signature(int micro_batches) {
   return entry(micro_batches).signature;
+}
+
+const StepChoice& PlanBook::choice(int micro_batches) {
+  return entry(micro_batches).choice;
+}
+
+Job PlanBook::job(int micro_batches, const ModelCost& cost, const Placement& placement) const {
+  JobDescription description;
+  description.model = cost;
+  description.stages = {{0, static_cast<int>(cost.blocks.size())}};
+  description.micro_batches = micro_batches;
+  description.mesh = mesh_;
+  description.placement = placement;
+  description.links = links_;
+  description.reproducible = config_.training().reproducible();
+  return Job(std::move(description));
+}
+
+int64_t PlanBook::reserve(const Job& job) const {
+  return samples_of(job) + budget_.value_or(0) / kUncountedShare;
+}
+
+PlanBook::Composed PlanBook::compose_step(const Job& job, const Segments& segments) const {
+  PlanOptions options;
+  options.segments = segments;
+  options.window = prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
+  Composed composed{.plans = compose(job, find_schedule("1f1b"), options), .report = {}};
+  composed.report = simulate(composed.plans, job);
+  return composed;
+}
+
+Placement PlanBook::placement() const {
+  return {.zero = static_cast<int>(config_.parallel().zero())};
+}
+
+Evaluate PlanBook::evaluator(const Job& job) const {
+  return [this, &job](const Segments& segments) {
+    const PlanReport report = compose_step(job, segments).report;
+    return StepCost{.peak = report.peak(TierId::kDevice), .seconds = report.seconds};
+  };
+}
+
+StepChoice PlanBook::choose(const Job& job) const {
+  const RunConfig::ActivationCheckpointing& settings = config_.activation_checkpointing();
+  if (!needs_budget(settings.policy())) {
+    StepChoice fixed{.policy = settings.policy(), .segments = decide(settings, job.model())};
+    fixed.cost = evaluator(job)(fixed.segments);
+    if (budget_ && fixed.cost.peak > *budget_ - reserve(job)) {
+      refuse(job, fixed);
+    }
+    return fixed;
+  }
+  const int64_t budget = budget_ ? *budget_ - reserve(job) : std::numeric_limits<int64_t>::max();
+  SearchResult found = search(job.model(), settings.policy(), budget, evaluator(job));
+  if (!found.best) {
+    refuse(job, found.least);
+  }
+  return std::move(*found.best);
+}
+
+void PlanBook::refuse(const Job& job, const StepChoice& least) const {
+  const int64_t counted = least.cost.peak + samples_of(job);
+  const int64_t enough = counted + (counted - 1) / (kUncountedShare - 1); // its own reserve too
+  throw UserError(
+      "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least by "
+      "{}: "
+      "{}; {}",
+      format_bytes(*budget_),
+      format_bytes(enough),
+      enough,
+      least.policy,
+      largest_parts(compose_step(job, least.segments).report),
+      advice(job.micro_batches()));
+}
+
+std::string PlanBook::advice(int micro_batches) const {
+  std::vector<std::pair<int64_t, std::string>> changes; // peak and what to write
+  const auto least_peak = [&](const ModelCost& cost, const Placement& states) {
+    const Job changed = job(micro_batches, cost, states);
+    return search(cost, "auto", 0, evaluator(changed)).least.cost.peak;
+  };
+  if (config_.activation_checkpointing().policy() != "auto") {
+    changes.emplace_back(least_peak(cost_, placement()), "activation_checkpointing=auto");
+  }
+  if (derive_batch(config_, mesh_.world()).micro > 1) {
+    changes.emplace_back(
+        least_peak(halved(cost_), placement()),
+        "half of training.micro_batch_size with activation_checkpointing=auto");
+  }
+  if (mesh_.data() > 1 && placement().zero < 3) {
+    changes.emplace_back(
+        least_peak(cost_, {.zero = 3}), "parallel.zero=3 with activation_checkpointing=auto");
+  }
+  if (changes.empty()) {
+    return "more ranks with parallel.zero=3, or a smaller model or sequence, would help";
+  }
+  const auto& [peak, change] = *std::ranges::min_element(changes);
+  return fmt::format("{} could do with {}", change, format_bytes(peak));
+}
+
+bool PlanBook::tighten(int micro_batches, int64_t excess) {
+  constexpr int64_t kShare = 32;
+  if (!needs_budget(config_.activation_checkpointing().policy())) {
+    return false;
+  }
+  const PlannedStep& planned = *plan(micro_batches);
+  const int64_t peak = report(micro_batches).peak(TierId::kDevice) + reserve(planned.job);
+  const auto before = std::exchange(budget_, peak - std::max(excess, peak / kShare));
+  std::map<int, Entry> entries = std::exchange(entries_, {});
+  try {
+    entry(micro_batches);
+  } catch (const UserError&) {
+    budget_ = before;
+    entries_ = std::move(entries);
+    return false;
+  }
+  return true;
 }
 
 PlanBook::Entry& PlanBook::entry(int micro_batches) {
   if (const auto known = entries_.find(micro_batches); known != entries_.end()) {
     return known->second;
   }
-  return entries_.emplace(micro_batches, make(micro_batches, segments_)).first->second;
-}
-
-PlanReport PlanBook::report_with(int micro_batches, const Segments& segments) const {
-  return make(micro_batches, segments).report;
-}
-
-PlanBook::Entry PlanBook::make(int micro_batches, const Segments& segments) const {
-  JobDescription description;
-  description.model = cost_;
-  description.stages = {{0, static_cast<int>(cost_.blocks.size())}};
-  description.micro_batches = micro_batches;
-  description.mesh = mesh_;
-  description.placement = placement_;
-  description.links = links_;
-  description.reproducible = reproducible_;
-  Job job(std::move(description));
-  PlanOptions options{.segments = segments};
-  options.window = prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
-  Plans plans = compose(job, find_schedule("1f1b"), options);
-  PlanReport report = simulate(plans, job);
-  const uint64_t signature = communication_hash(plans, job);
-  auto planned = std::make_shared<PlannedStep>(std::move(job), std::move(plans.front()));
-  return {std::move(planned), std::move(report), signature};
+  Job planned = job(micro_batches, cost_, placement());
+  StepChoice choice = choose(planned);
+  Composed composed = compose_step(planned, choice.segments);
+  const uint64_t signature = communication_hash(composed.plans, planned);
+  auto step = std::make_shared<PlannedStep>(std::move(planned), std::move(composed.plans.front()));
+  Entry made{std::move(step), std::move(composed.report), signature, std::move(choice)};
+  return entries_.emplace(micro_batches, std::move(made)).first->second;
 }
 
 } // namespace palimpsest

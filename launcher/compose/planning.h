@@ -2,44 +2,67 @@
 
 // The plans of a run: from the measured costs and the config's memory techniques to verified plans.
 //
-//   PlanBook book(config, cost);
+//   PlanBook book(config, cost, mesh, links, int64_t{8} << 30);
 //   const PlannedStep& step = *book.plan(4);        // of a step with 4 micro-batches
-//   book.report(4).peak(TierId::kDevice);
+//   book.report(4).peak(TierId::kDevice);            // at most 8 GiB
 
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/engine/trainer.h>
 #include <palimpsest/core/plan/plan_pass.h>
 #include <palimpsest/core/plan/simulate.h>
+#include <palimpsest/launcher/compose/search.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 namespace palimpsest {
 
+/// What a rank's peak on the device consists of: parameters, gradients, optimizer, activations,
+/// workspace, in this order.
+std::array<std::pair<std::string_view, int64_t>, 5> peak_parts(const RankReport& rank);
+
 class PlanBook {
  public:
-  /// UserError where the policy does not fit the model. Equal arguments on all ranks give equal
-  /// plans.
+  /// `budget`: bytes that a rank may hold on the device; unset: no bound, for policies that need
+  /// none. A thousandth of it, and a step's samples, are kept out of plans: the run loads them
+  /// before it begins one. UserError where the policy does not fit the model. Equal arguments on all ranks give
+  /// equal plans.
   PlanBook(
       const RunConfig& config,
       ModelCost cost,
       const Mesh& mesh = {},
-      const LinkCosts& links = {});
+      const LinkCosts& links = {},
+      std::optional<int64_t> budget = {});
 
-  /// Composed and verified once for each number of micro-batches.
+  /// Composed and verified once for each number of micro-batches. UserError where no plan fits the
+  /// budget: names the least that one needs, what it consists of and what would help.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
   const PlanReport& report(int micro_batches);
   /// What such a step would be if its recomputation were decided so.
   PlanReport report_with(int micro_batches, const Segments& segments) const;
   /// What ranks must agree on before they run it (core/plan/signature.h).
   uint64_t signature(int micro_batches);
+  /// What is kept and what runs again.
+  const StepChoice& choice(int micro_batches);
+
+  /// Lowers the budget below what the plan of such a step promises, by `excess` bytes that it was
+  /// found to miss and at least by a thirty-second part. False, and all is as before, where the
+  /// policy is fixed or nothing fits.
+  bool tighten(int micro_batches, int64_t excess);
+
+  /// The one change of the config that would lower the peak of such a step most, in words.
+  std::string advice(int micro_batches) const;
 
   const ModelCost& cost() const {
     return cost_;
   }
-  const Segments& segments() const {
-    return segments_;
+  std::optional<int64_t> budget() const {
+    return budget_;
   }
 
  private:
@@ -47,17 +70,28 @@ class PlanBook {
     std::shared_ptr<const PlannedStep> planned;
     PlanReport report;
     uint64_t signature = 0;
+    StepChoice choice;
+  };
+  struct Composed {
+    Plans plans;
+    PlanReport report;
   };
   Entry& entry(int micro_batches);
-  Entry make(int micro_batches, const Segments& segments) const;
+  Placement placement() const;
+  /// Bytes of the budget that plans do not count.
+  int64_t reserve(const Job& job) const;
+  StepChoice choose(const Job& job) const;
+  Job job(int micro_batches, const ModelCost& cost, const Placement& placement) const;
+  Composed compose_step(const Job& job, const Segments& segments) const;
+  Evaluate evaluator(const Job& job) const;
+  [[noreturn]] void refuse(const Job& job, const StepChoice& least) const;
 
+  RunConfig config_;
   ModelCost cost_;
   Mesh mesh_;
   LinkCosts links_;
-  Placement placement_;
-  bool reproducible_;
+  std::optional<int64_t> budget_;
   std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
-  Segments segments_;
   std::map<int, Entry> entries_;
 };
 

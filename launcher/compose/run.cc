@@ -7,6 +7,7 @@
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
+#include <palimpsest/launcher/compose/replanner.h>
 #include <palimpsest/launcher/compose/settings.h>
 #include <palimpsest/launcher/compose/whole_units.h>
 #include <palimpsest/memory/profile/profile.h>
@@ -16,11 +17,14 @@
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/select.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -64,6 +68,36 @@ class PeriodicSave final : public Observer {
   std::function<void()> save_;
 };
 
+/// Ends the run, on all ranks, after more steps in a row than allowed whose loss or gradient is not
+/// finite.
+class SkippedLimit final : public Observer {
+ public:
+  SkippedLimit(int64_t most, Ranks& ranks) : most_(most), ranks_(ranks) {}
+  void step_end(const StepRecord& record) override {
+    const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+    in_a_row_ = finite ? 0 : in_a_row_ + 1;
+    if (in_a_row_ <= most_) {
+      return;
+    }
+    ranks_.alike([&] {
+      throw EnvironmentError(
+          "step {}: the loss is {} and the gradient's norm {}, so nothing was updated, in {} "
+          "step(s) in a row where training.max_skipped_steps allows {}; earlier checkpoints are "
+          "kept",
+          record.step,
+          record.loss,
+          record.grad_norm,
+          in_a_row_,
+          most_);
+    });
+  }
+
+ private:
+  int64_t most_;
+  Ranks& ranks_;
+  int64_t in_a_row_ = 0;
+};
+
 } // namespace
 
 Run::Run(RunConfig config, bool allow_change)
@@ -98,8 +132,27 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
     agree_on_cost(cost, *ranks_.world());
     links = measure_links(*ranks_.world());
   }
-  ranks_.together([&] { plans_.emplace(config_, std::move(cost), mesh_, links); });
+  const auto budget = device_budget();
+  ranks_.together([&] { plans_.emplace(config_, std::move(cost), mesh_, links, budget); });
   plan_all_windows();
+}
+
+/// Bytes that each rank may hold; unset: no bound.
+std::optional<int64_t> Run::device_budget() {
+  if (config_.memory().has_device_budget()) {
+    return config_.memory().device_budget();
+  }
+  if (!needs_budget(config_.activation_checkpointing().policy())) {
+    return {};
+  }
+  // What the system and other programs will want meanwhile stays free.
+  constexpr int64_t kReservedShare = 10;
+  int64_t available = Device::cpu().available_memory() / ranks_.here().ranks;
+  available -= available / kReservedShare;
+  if (ranks_.world() != nullptr) {
+    ranks_.world()->all_reduce(at::from_blob(&available, {1}, at::kLong), ReduceOp::kMin).wait();
+  }
+  return available;
 }
 
 Run::~Run() = default;
@@ -170,7 +223,9 @@ void Run::prepare() {
   const ScopedContext here(memory_);
   const auto long_work = ranks_.long_work("reading weights or a checkpoint");
   checkpoints_->claim();
-  checkpoints_->read([&] { allocate(); });
+  memory_.set_limit(plans_->budget().value_or(std::numeric_limits<int64_t>::max()));
+  checkpoints_->read(
+      [&] { name_shortages(memory_, "allocating and reading the states", [&] { allocate(); }); });
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   for (size_t unit = 0; unit < model_->chain().units.size(); ++unit) {
     store_->refresh(static_cast<int>(unit));
@@ -235,6 +290,12 @@ bool Run::train(const std::vector<Observer*>& observers) {
     }
   });
   std::vector<Observer*> all = observers;
+  const RunConfig::Training& training = config_.training();
+  SkippedLimit limit(
+      training.has_max_skipped_steps() ? training.max_skipped_steps()
+                                       : std::numeric_limits<int64_t>::max(),
+      ranks_);
+  all.insert(all.begin(), &limit); // before the step is saved
   if (metrics) {
     all.insert(all.begin(), &*metrics);
   }
@@ -257,6 +318,11 @@ bool Run::train(const std::vector<Observer*>& observers) {
   settings_.begin = position_;
   settings_.ranks = groups_.data;
   settings_.stop_requested = ranks_.here().stop_requested;
+  Replanner replanner(ranks_, *plans_, memory_, all);
+  all.push_back(&replanner);
+  settings_.replan = [&](int micro_batches, const auto& shortage) {
+    replanner.replan(micro_batches, shortage);
+  };
   Trainer trainer(
       executor,
       [this](int micro_batches) { return plans_->plan(micro_batches); },
@@ -266,7 +332,7 @@ bool Run::train(const std::vector<Observer*>& observers) {
   const auto save_now = [&] {
     position_ = trainer.position();
     const ScopedCategory scratch(memory_, Category::kWorkspace);
-    checkpoints_->save(position_, parts());
+    name_shortages(memory_, "saving a checkpoint", [&] { checkpoints_->save(position_, parts()); });
   };
   const bool periodic = config_.checkpoint().has_save_every();
   PeriodicSave periodic_save(periodic ? config_.checkpoint().save_every() : 1, save_now);

@@ -138,6 +138,7 @@ class Run {
   Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
   StepBatch open();
   void compare_ranks();
+  std::optional<int64_t> device_budget();
   void plan_all_windows();
   void allocate();
   RunParts parts();

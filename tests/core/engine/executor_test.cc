@@ -1,3 +1,4 @@
+// Covers: core/engine/block_ops.cc
 #include <palimpsest/core/engine/executor.h>
 
 #include <palimpsest/core/device/allocator.h>

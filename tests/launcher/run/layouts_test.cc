@@ -243,6 +243,37 @@ TEST(Layouts, OneRanksOverflowSkipsTheStepOnAll) {
   }
 }
 
+// All ranks end at the same step, with the same text, and the newest checkpoint is from before it.
+TEST(Layouts, MoreSkippedStepsThanAllowedEndTheRun) {
+  const TestFolder folder;
+  const std::string config = features_yaml(folder, 6);
+  std::mutex mutex;
+  std::vector<std::string> texts;
+  testing::on_ranks(4, [&](Communicator& world, MemoryContext&) {
+    Ranks ranks(world, {.ranks = 4, .threads = 1});
+    palimpsest::Run run(
+        testing::run_config(config, folder, {"parallel.zero=3", "training.max_skipped_steps=0"}),
+        ranks);
+    run.prepare();
+    try {
+      run.train({});
+    } catch (const EnvironmentError& error) {
+      EXPECT_TRUE(ranks.failed_together());
+      const std::scoped_lock lock(mutex);
+      texts.emplace_back(error.what());
+    }
+  });
+  ASSERT_EQ(texts.size(), 4U);
+  EXPECT_EQ(std::set<std::string>(texts.begin(), texts.end()).size(), 1U);
+  EXPECT_EQ(texts.front().substr(0, 7), "step 2:");
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/step-00000001"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/step-00000002"));
+  // Every second step is skipped, never two in a row.
+  EXPECT_EQ(
+      testing::train_on(4, config, folder, {"training.max_skipped_steps=1"}).records.all.size(),
+      6U);
+}
+
 // Four ranks of a sharded model: reading, training's states and writing hold a quarter, and one
 // unit whole at a time.
 TEST(Layouts, NoRankHoldsTheWholeModel) {

@@ -1,0 +1,57 @@
+#include <palimpsest/launcher/compose/replanner.h>
+
+#include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/parallel/comm/all_texts.h>
+
+#include <ATen/ops/from_blob.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace palimpsest {
+
+int64_t Replanner::agree_on_excess(int micro_batches, const std::optional<MemoryShortage>& shortage)
+    const {
+  int64_t excess = 0;
+  if (shortage) {
+    const int64_t promised = plans_.report(micro_batches).peak(TierId::kDevice);
+    excess = std::max<int64_t>(0, shortage->refused.live + shortage->refused.bytes - promised);
+  }
+  if (ranks_.world() != nullptr) {
+    ranks_.world()->all_reduce(at::from_blob(&excess, {1}, at::kLong), ReduceOp::kMax).wait();
+  }
+  return excess;
+}
+
+void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& shortage) {
+  constexpr int kTriesOfAPlan = 2;
+  const Job& job = plans_.plan(micro_batches)->job;
+  const std::string mine = shortage ? describe(*shortage, job) : "";
+  const int64_t excess = agree_on_excess(micro_batches, shortage);
+  ++tries_;
+  std::string what = "the step runs again";
+  if (excess > 0 || tries_ >= kTriesOfAPlan) {
+    const bool tighter = plans_.tighten(micro_batches, excess);
+    ranks_.together([&] {
+      if (!tighter && shortage) {
+        throw EnvironmentError("{}; {}", mine, plans_.advice(micro_batches));
+      }
+    });
+    what += fmt::format(
+        " by a plan of at most {}",
+        format_bytes(plans_.report(micro_batches).peak(TierId::kDevice)));
+  }
+  std::vector<std::string> told = {mine};
+  if (ranks_.world() != nullptr) {
+    told = all_texts(*ranks_.world(), shortage ? memory_.name() + ": " + mine : "");
+  }
+  for (const std::string& text : told) {
+    for (Observer* observer : text.empty() ? std::vector<Observer*>() : observers_) {
+      observer->note(text + "; " + what);
+    }
+  }
+}
+
+} // namespace palimpsest
