@@ -44,6 +44,9 @@ bool Simulation::reads_lean_tape(const Rank& rank, const Op& op) const {
 }
 
 double Simulation::cost(const Rank& rank, const Op& op) const {
+  if (seconds_ && (is_collective(op.kind) || op.kind == OpKind::kSend)) {
+    return seconds_(op, job_);
+  }
   const LinkCosts& links = job_.links();
   const auto& uses = rank.compiled->uses(rank.next);
   switch (op.kind) {

@@ -117,11 +117,11 @@ size_t Simulation::contribution(int unit, int block, int data, int mb) const {
       static_cast<size_t>(mb);
 }
 
-/// All (block, data rank, micro-batch) that must be in the gradient at AGREE. A set holds no
-/// others, and none twice.
+/// All (block, simulated data rank, micro-batch) that must be in the gradient at AGREE. A set holds
+/// no others, and none twice.
 bool Simulation::complete(const Contributions& content, int unit) const {
   const size_t expected = job_.users(unit).size() * static_cast<size_t>(job_.micro_batches()) *
-      static_cast<size_t>(job_.mesh().data());
+      static_cast<size_t>(job_.mesh().data() / peers_);
   return content.count() == expected;
 }
 

@@ -16,19 +16,40 @@ Simulation::Simulation(
     const Job& job,
     const PlanBudget& budget,
     Traced traced)
-    : job_(job), budget_(budget), traced_(traced) {
-  const Mesh& mesh = job.mesh();
-  const auto world = static_cast<size_t>(mesh.world());
+    : job_(job), budget_(budget), traced_(traced), peers_(1) {
+  const auto world = static_cast<size_t>(job.mesh().world());
   check(plans.size() == world, "{} plans for {} ranks", plans.size(), world);
   check(
       budget.empty() || budget.size() == world,
       "a budget for {} of {} ranks",
       budget.size(),
       world);
+  begin(plans);
+}
+
+Simulation::Simulation(const Plans& plans, const Job& job, LinkSeconds seconds)
+    : job_(job), traced_{0, nullptr}, peers_(job.mesh().data()), seconds_(std::move(seconds)) {
+  const Mesh& mesh = job.mesh();
+  check(
+      plans.size() == static_cast<size_t>(mesh.pipeline),
+      "{} plans for {} pipeline ranks",
+      plans.size(),
+      mesh.pipeline);
+  WorldPlans one_of_each;
+  for (const StepPlan& plan : plans) {
+    one_of_each.push_back(&plan);
+  }
+  begin(one_of_each);
+}
+
+/// `plans`: of the ranks that are simulated.
+void Simulation::begin(const WorldPlans& plans) {
+  const Mesh& mesh = job_.mesh();
+  const auto world = static_cast<size_t>(mesh.world());
   std::map<std::vector<int>, int> classes;
-  for (int unit = 0; unit < static_cast<int>(job.model().units.size()); ++unit) {
+  for (int unit = 0; unit < static_cast<int>(job_.model().units.size()); ++unit) {
     const auto number = static_cast<int>(classes.size());
-    tie_class_.push_back(classes.try_emplace(job.tie_ranks(unit), number).first->second);
+    tie_class_.push_back(classes.try_emplace(job_.tie_ranks(unit), number).first->second);
   }
   tie_classes_ = static_cast<int>(classes.size());
   groups_.resize(
@@ -37,41 +58,44 @@ Simulation::Simulation(
 
   std::map<std::pair<const StepPlan*, int>, size_t> known;
   std::vector<size_t> which;
-  compiled_.reserve(world);
-  for (int number = 0; number < mesh.world(); ++number) {
-    const int pipeline_rank = mesh.pipeline_rank(number);
-    const StepPlan* plan = plans[static_cast<size_t>(number)];
-    const auto [entry, fresh] = known.try_emplace({plan, pipeline_rank}, compiled_.size());
+  compiled_.reserve(plans.size());
+  for (size_t index = 0; index < plans.size(); ++index) {
+    const int pipeline_rank = mesh.pipeline_rank(static_cast<int>(index) * peers_);
+    const auto [entry, fresh] = known.try_emplace({plans[index], pipeline_rank}, compiled_.size());
     if (fresh) {
-      compiled_.emplace_back(*plan, pipeline_rank, job);
+      compiled_.emplace_back(*plans[index], pipeline_rank, job_);
     }
     which.push_back(entry->second);
   }
   const int start = new_event(0, true);
-  ranks_.resize(world);
-  for (int number = 0; number < mesh.world(); ++number) {
-    Rank& rank = ranks_[static_cast<size_t>(number)];
-    rank.number = number;
-    rank.data = mesh.data_rank(number);
-    rank.compiled = &compiled_[which[static_cast<size_t>(number)]];
-    rank.copies.resize(rank.compiled->places().size());
-    rank.lanes.fill(kNoEvent);
-    rank.met.resize(static_cast<size_t>(kOwnGroups + tie_classes_));
-    rank.losses.resize(static_cast<size_t>(job.micro_batches()));
-    rank.ran.resize(job.model().blocks.size() * static_cast<size_t>(job.micro_batches()));
-    rank.report.device_bytes.reserve(rank.compiled->plan().size());
-    const size_t states = job.persistent(rank.compiled->pipeline_rank()).size();
-    for (int place = 0; place < static_cast<int>(states);
-         ++place) { // compiled first, in this order
-      Copy& copy = rank.copies[static_cast<size_t>(place)];
-      copy.live = true;
-      copy.age = Age::kOld;
-      copy.ready = start;
-      copy.bytes = job.size(rank.compiled->places()[static_cast<size_t>(place)].slot);
-      charge(rank, place, copy.bytes);
-    }
-    measure(rank, 0);
+  ranks_.resize(plans.size());
+  for (size_t index = 0; index < plans.size(); ++index) {
+    begin_rank(static_cast<int>(index) * peers_, compiled_[which[index]], start);
   }
+}
+
+/// With its persistent states; `start`: the event of their being there.
+void Simulation::begin_rank(int number, const CompiledPlan& compiled, int start) {
+  Rank& rank = rank_of(number);
+  rank.number = number;
+  rank.data = job_.mesh().data_rank(number);
+  rank.compiled = &compiled;
+  rank.copies.resize(compiled.places().size());
+  rank.lanes.fill(kNoEvent);
+  rank.met.resize(static_cast<size_t>(kOwnGroups + tie_classes_));
+  rank.losses.resize(static_cast<size_t>(job_.micro_batches()));
+  rank.ran.resize(job_.model().blocks.size() * static_cast<size_t>(job_.micro_batches()));
+  rank.report.device_bytes.reserve(compiled.plan().size());
+  const size_t states = job_.persistent(compiled.pipeline_rank()).size();
+  for (int place = 0; place < static_cast<int>(states); ++place) { // compiled first, in this order
+    Copy& copy = rank.copies[static_cast<size_t>(place)];
+    copy.live = true;
+    copy.age = Age::kOld;
+    copy.ready = start;
+    copy.bytes = job_.size(compiled.places()[static_cast<size_t>(place)].slot);
+    charge(rank, place, copy.bytes);
+  }
+  measure(rank, 0);
 }
 
 PlanReport Simulation::run() {
@@ -371,6 +395,8 @@ int Simulation::meet(Rank& rank) {
   GroupState& state = groups_[static_cast<size_t>(group_number(rank, op, own))];
   if (state.group.ranks.empty()) {
     state.group = job_.group(rank.number, op);
+    state.present = static_cast<size_t>(
+        std::ranges::count_if(state.group.ranks, [&](int member) { return member % peers_ == 0; }));
   }
   const auto number = static_cast<size_t>(rank.met[static_cast<size_t>(own)]++);
   if (number == state.meetings.size()) {
@@ -387,8 +413,7 @@ int Simulation::meet(Rank& rank) {
             to_text(meeting.op)));
   }
   meeting.came.push_back(rank.number);
-  events_[static_cast<size_t>(meeting.event)].done =
-      meeting.came.size() == state.group.ranks.size();
+  events_[static_cast<size_t>(meeting.event)].done = meeting.came.size() == state.present;
   if (op.kind == OpKind::kAgree) {
     rank.agreed = meeting.event;
   }
@@ -437,10 +462,8 @@ void Simulation::transfer(
   events_[static_cast<size_t>(received.event)].done = true;
   order(sent.event, received.event);
   if (sent.slot.kind == SlotKind::kGrad) {
-    const Copy& source = ranks_[static_cast<size_t>(from)].copies[static_cast<size_t>(sent.place)];
-    add(ranks_[static_cast<size_t>(to)].copies[static_cast<size_t>(received.place)].content,
-        source.content,
-        rank);
+    const Copy& source = rank_of(from).copies[static_cast<size_t>(sent.place)];
+    add(rank_of(to).copies[static_cast<size_t>(received.place)].content, source.content, rank);
   }
 }
 
@@ -448,7 +471,7 @@ void Simulation::combine(const Rank& rank, const Meeting& meeting) {
   const Op& op = meeting.op;
   const auto each = [&](SlotKind kind, const auto& act) {
     for (const int member : meeting.came) {
-      act(copy_of(ranks_[static_cast<size_t>(member)], kind, op.unit));
+      act(copy_of(rank_of(member), kind, op.unit));
     }
   };
   if (op.kind == OpKind::kGather || op.kind == OpKind::kPublish) {

@@ -4,6 +4,7 @@
 //
 //   PlanReport report = Simulation(plans, job, budget).run();
 //   Simulation(plans, job, {}, {.rank = 0, .to = &timeline}).run();
+//   Simulation(plans, job, seconds).run();                   // one rank of each pipeline rank (lockstep.h)
 //
 // Ranks run in turn, each until it has to wait: an operation waits until its operands have arrived,
 // AGREE for all REDUCEs, DROP and in-place changes also for outstanding asynchronous readers.
@@ -12,6 +13,7 @@
 
 #include <palimpsest/core/plan/compiled_plan.h>
 #include <palimpsest/core/plan/contributions.h>
+#include <palimpsest/core/plan/lockstep.h>
 #include <palimpsest/core/plan/simulate.h>
 #include <palimpsest/core/plan/timeline.h>
 
@@ -37,6 +39,7 @@ class Simulation {
       const Job& job,
       const PlanBudget& budget,
       Traced traced = {0, nullptr});
+  Simulation(const Plans& plans, const Job& job, LinkSeconds seconds);
   PlanReport run();
 
  private:
@@ -98,6 +101,7 @@ class Simulation {
   };
   struct GroupState {
     RankGroup group;
+    size_t present = 0; // how many of its ranks are simulated
     std::vector<Meeting> meetings;
   };
   struct Transfer {
@@ -111,6 +115,11 @@ class Simulation {
   };
 
   // ---- simulation.cc
+  void begin(const WorldPlans& plans);
+  void begin_rank(int number, const CompiledPlan& compiled, int start);
+  Rank& rank_of(int number) {
+    return ranks_[static_cast<size_t>(number / peers_)];
+  }
   bool issue(Rank& rank);
   void wait_for_operands(const Rank& rank);
   void start(Rank& rank, int event);
@@ -155,8 +164,10 @@ class Simulation {
   std::vector<double> end_times() const;
 
   const Job& job_;
-  const PlanBudget& budget_;
+  const PlanBudget budget_;
   Traced traced_;
+  const int peers_; // world ranks that each of ranks_ stands for: itself and those after it
+  const LinkSeconds seconds_; // of communication; none: the job's links say
   std::vector<int> traced_events_; // of the traced rank's operations
   std::vector<CompiledPlan> compiled_;
   std::vector<Rank> ranks_;

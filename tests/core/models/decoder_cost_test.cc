@@ -1,0 +1,305 @@
+// Formulas against what the blocks themselves take on the CPU, and against published ones.
+
+#include <palimpsest/core/models/decoder_cost.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/device/allocator.h>
+#include <palimpsest/memory/profile/profile.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+struct Shape {
+  DecoderConfig config;
+  DecoderWork work;
+
+  std::string text() const {
+    return fmt::format(
+        "hidden {} inner {} heads {}/{}x{} vocabulary {} {} {}, {}x{} tokens in {} bytes, dropout "
+        "{}",
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.head_dim,
+        config.vocab_size,
+        config.tie_word_embeddings ? "tied" : "untied",
+        name_of(config.hidden_act),
+        work.samples,
+        work.tokens,
+        c10::elementSize(work.decoder.compute),
+        work.decoder.residual_dropout);
+  }
+};
+
+struct Widths {
+  int64_t hidden = 0;
+  int64_t inner = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t vocabulary = 0;
+};
+
+Shape shape(
+    const Widths& widths,
+    int64_t samples,
+    int64_t tokens,
+    at::ScalarType compute,
+    bool tied = false) {
+  DecoderConfig config{
+      .vocab_size = widths.vocabulary,
+      .hidden_size = widths.hidden,
+      .intermediate_size = widths.inner,
+      .num_hidden_layers = 2,
+      .num_attention_heads = widths.heads,
+      .num_key_value_heads = widths.kv_heads,
+      .tie_word_embeddings = tied};
+  return {
+      complete_decoder_config(config, "test"),
+      {.samples = samples, .tokens = tokens, .decoder = {.compute = compute}}};
+}
+
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    all.push_back(shape({64, 176, 4, 2, 256}, 2, 32, compute, true));
+    all.push_back(shape({96, 256, 6, 6, 300}, 1, 100, compute));
+    all.push_back(shape({96, 64, 6, 1, 5000}, 3, 33, compute)); // attention and head outweigh
+    all.push_back(shape({256, 704, 8, 4, 1024}, 2, 512, compute));
+    all.push_back(shape({256, 704, 8, 4, 40000}, 1, 300, compute, true)); // several chunks
+    all.push_back(shape({64, 512, 2, 2, 64}, 1, 1, compute));
+    all.push_back(shape({128, 344, 4, 2, 512}, 2, 48, compute));
+    all.back().work.decoder.residual_dropout = 0.1;
+    all.push_back(shape({128, 344, 4, 2, 512}, 2, 48, compute));
+    all.back().config.hidden_act = HiddenAct::kRelu;
+    all.push_back(shape({128, 344, 4, 2, 512}, 1, 640, compute));
+    all.back().config.attention_bias = true;
+    all.back().config.mlp_bias = true;
+    all.back().config.attention_dropout = 0.1;
+  }
+  return all;
+}
+
+/// Its attention works on as many tiles as this process has threads.
+DeviceSpeed this_cpu() {
+  return {
+      .flops = 1e12, .bandwidth = 1e11, .latency = 0, .attention_threads = at::get_num_threads()};
+}
+
+ModelCost measured(const Shape& given) {
+  install_cpu_allocator();
+  MemoryContext memory("measured");
+  const ScopedContext here(memory);
+  Chain chain = build_decoder(given.config, given.work.decoder);
+  MicroBatch batch{
+      .inputs = at::zeros({given.work.samples, given.work.tokens}, at::kLong),
+      .labels = at::zeros({given.work.samples, given.work.tokens}, at::kLong)};
+  batch.target_count = batch.token_count = given.work.samples * given.work.tokens;
+  batch.rows = at::zeros({given.work.samples}, at::kLong);
+  return profile(chain, batch, memory, {.moment_count = given.work.moment_count});
+}
+
+/// A library's scratch is measured and not known: at most this much beside the formula.
+constexpr int64_t kLibraryScratch = int64_t{2} << 20;
+
+void expect_workspace(int64_t analytic, int64_t real, const std::string& what) {
+  EXPECT_GE(real, analytic) << what;
+  EXPECT_LE(real, analytic + kLibraryScratch) << what;
+}
+
+void expect_equal_blocks(const BlockCost& analytic, const BlockCost& real) {
+  SCOPED_TRACE(real.name);
+  EXPECT_EQ(analytic.name, real.name);
+  EXPECT_EQ(analytic.reads, real.reads);
+  EXPECT_EQ(analytic.saves, real.saves);
+  EXPECT_EQ(analytic.units, real.units);
+  EXPECT_EQ(analytic.backward_reads_units, real.backward_reads_units);
+  EXPECT_EQ(analytic.value_bytes, real.value_bytes);
+  EXPECT_EQ(analytic.lean_bytes, real.lean_bytes);
+  EXPECT_EQ(analytic.full_bytes, real.full_bytes);
+  EXPECT_EQ(analytic.weight_jobs_bytes, real.weight_jobs_bytes);
+  EXPECT_EQ(analytic.forward_flops, real.forward_flops);
+  EXPECT_EQ(analytic.value_flops, real.value_flops);
+  EXPECT_EQ(analytic.backward_flops, real.backward_flops);
+  EXPECT_EQ(analytic.lean_flops, real.lean_flops);
+  expect_workspace(analytic.forward_workspace.none, real.forward_workspace.none, "forward, none");
+  expect_workspace(analytic.forward_workspace.lean, real.forward_workspace.lean, "forward, lean");
+  expect_workspace(analytic.forward_workspace.full, real.forward_workspace.full, "forward, full");
+  expect_workspace(
+      analytic.backward_workspace.lean, real.backward_workspace.lean, "backward, lean");
+  expect_workspace(
+      analytic.backward_workspace.full, real.backward_workspace.full, "backward, full");
+  expect_workspace(analytic.weight_workspace, real.weight_workspace, "weights");
+}
+
+TEST(DecoderCost, BytesAndFlopsAreThoseOfTheBlocks) {
+  for (const Shape& given : shapes()) {
+    SCOPED_TRACE(given.text());
+    const ModelCost analytic = analytic_cost(given.config, given.work, this_cpu());
+    const ModelCost real = measured(given);
+    EXPECT_EQ(analytic.batch_bytes, real.batch_bytes);
+    ASSERT_EQ(analytic.units.size(), real.units.size());
+    for (size_t unit = 0; unit < real.units.size(); ++unit) {
+      EXPECT_EQ(analytic.units[unit].name, real.units[unit].name);
+      EXPECT_EQ(analytic.units[unit].elements, real.units[unit].elements);
+      EXPECT_EQ(analytic.units[unit].parameter_bytes, real.units[unit].parameter_bytes);
+      EXPECT_EQ(analytic.units[unit].gradient_bytes, real.units[unit].gradient_bytes);
+      EXPECT_EQ(analytic.units[unit].state_bytes, real.units[unit].state_bytes);
+    }
+    ASSERT_EQ(analytic.blocks.size(), real.blocks.size());
+    for (size_t block = 0; block < real.blocks.size(); ++block) {
+      expect_equal_blocks(analytic.blocks[block], real.blocks[block]);
+    }
+    ASSERT_EQ(analytic.layers.size(), real.layers.size());
+    EXPECT_EQ(analytic.layers.back().name, real.layers.back().name);
+    EXPECT_EQ(analytic.layers.back().blocks, real.layers.back().blocks);
+  }
+}
+
+TEST(DecoderCost, ASecondIsSpentOnArithmeticOrOnMemoryAndOnEachKernel) {
+  const Shape given = shape({256, 704, 8, 4, 1024}, 2, 512, at::kFloat);
+  const double never = 1e30;
+  const auto cost = [&](const DeviceSpeed& device) {
+    return analytic_cost(given.config, given.work, device).blocks[2];
+  };
+  const BlockCost arithmetic = cost({.flops = 1, .bandwidth = never});
+  EXPECT_DOUBLE_EQ(arithmetic.forward_seconds, arithmetic.forward_flops);
+  EXPECT_DOUBLE_EQ(arithmetic.value_seconds, arithmetic.value_flops);
+  EXPECT_DOUBLE_EQ(arithmetic.input_seconds + arithmetic.weight_seconds, arithmetic.backward_flops);
+  EXPECT_DOUBLE_EQ(arithmetic.input_seconds, arithmetic.weight_seconds);
+  // Rows of 256 and 704 floats. Norm: read, written; gate and up; their product; down.
+  const double rows = 1024;
+  const BlockCost memory = cost({.flops = never, .bandwidth = 4});
+  EXPECT_DOUBLE_EQ(
+      memory.forward_seconds,
+      rows * 2 * 256 + (rows * 256 + 256 * 1408 + rows * 1408) + rows * 3 * 704 +
+          (rows * 704 + 704 * 256 + rows * 256));
+  const BlockCost kernels = cost({.flops = never, .bandwidth = never, .latency = 1});
+  EXPECT_DOUBLE_EQ(kernels.forward_seconds, 4); // norm, gate and up, product, down
+  EXPECT_DOUBLE_EQ(kernels.value_seconds, 1);
+  EXPECT_DOUBLE_EQ(kernels.weight_seconds, 2);
+}
+
+TEST(DecoderCost, RefusesFrozenParametersAndNoTokens) {
+  Shape given = shape({64, 176, 4, 2, 256}, 1, 0, at::kFloat);
+  EXPECT_THROW(analytic_cost(given.config, given.work, {}), InternalError);
+  given.work.tokens = 8;
+  given.work.decoder.trainable = [](const std::string&) { return false; };
+  EXPECT_THROW(analytic_cost(given.config, given.work, {}), InternalError);
+}
+
+/// A tensor that a standard layer keeps for its backward.
+struct Kept {
+  const char* name;
+  double hidden; // bytes, in s b h
+  double scores = 0; // bytes, in a s^2 b
+  bool split = false; // by tensor parallelism
+};
+
+/// Of a GPT layer in two bytes an element with dropout (Korthikanti et al. 2022, arXiv:2205.05198,
+/// section 4.1); masks take one byte.
+const std::vector<Kept>& kept_by_a_standard_layer() {
+  static const std::vector<Kept> all = {
+      {"first norm's input", 2},
+      {"input of q, k, v", 2},
+      {"q and k", 4, 0, true},
+      {"softmax's output", 0, 2, true},
+      {"mask of the probabilities", 0, 1, true},
+      {"dropped probabilities", 0, 2, true},
+      {"v", 2, 0, true},
+      {"projection's input", 2, 0, true},
+      {"mask after attention", 1},
+      {"second norm's input", 2},
+      {"input of the first linear", 2},
+      {"GeLU's input", 8, 0, true},
+      {"input of the second linear", 8, 0, true},
+      {"mask after the MLP", 1},
+  };
+  return all;
+}
+
+/// Bytes over s b h with a s / h scores a hidden element, over t ranks.
+double kept_bytes(double scores, double t, bool sequence_parallel, bool keeps_scores) {
+  double bytes = 0;
+  for (const Kept& kept : kept_by_a_standard_layer()) {
+    bytes += (kept.hidden + (keeps_scores ? kept.scores * scores : 0)) /
+        (kept.split || sequence_parallel ? t : 1);
+  }
+  return bytes;
+}
+
+TEST(DecoderCost, AStandardLayersChoicesAreThePublishedFormulas) {
+  for (const double scores : {0.5, 4.0, 80.0}) { // a s / h
+    for (const double t : {1.0, 2.0, 8.0}) {
+      EXPECT_DOUBLE_EQ(kept_bytes(scores, 1, false, true), 34 + 5 * scores);
+      EXPECT_DOUBLE_EQ(kept_bytes(scores, t, false, true), 10 + 24 / t + 5 * scores / t);
+      EXPECT_DOUBLE_EQ(kept_bytes(scores, t, true, true), (34 + 5 * scores) / t);
+      EXPECT_DOUBLE_EQ(kept_bytes(scores, t, true, false), 34 / t); // selective recomputation
+    }
+  }
+}
+
+// Ours keeps of these what is no score and no mask, and for gate and up twice the first linear's
+// output: 34 - 2 (masks) + 8. In place of the scores stand a float a query and head, of norms a
+// float a row.
+TEST(DecoderCost, OurLayerKeepsNoScoresAndNoMasks) {
+  const int64_t s = 256;
+  const int64_t b = 3;
+  const int64_t h = 512;
+  const int64_t a = 8;
+  const Shape given = shape({h, 4 * h, a, a, 1000}, b, s, at::kBFloat16);
+  const ModelCost cost = analytic_cost(given.config, given.work, {});
+  int64_t kept = 0;
+  for (const int block : {1, 2}) { // its tape, and its input, which is the block before's value
+    kept += cost.blocks[static_cast<size_t>(block)].full_bytes +
+        cost.blocks[static_cast<size_t>(block) - 1].value_bytes[0];
+  }
+  EXPECT_EQ(kept, s * b * h * (34 - 2 + 8) + 4 * a * s * b + 2 * 4 * s * b);
+}
+
+/// Of a step: the layers' forwards so many times, all backwards, the head once.
+double step_flops(const ModelCost& cost, int forwards) {
+  double flops = 0;
+  for (size_t block = 0; block < cost.blocks.size(); ++block) {
+    const bool head = block + 1 == cost.blocks.size();
+    flops += cost.blocks[block].forward_flops * (head ? 1 : forwards) +
+        cost.blocks[block].backward_flops;
+  }
+  return flops;
+}
+
+// Theirs count all scores, ours those that the causal mask leaves: (s + 1) / 2 of s a query.
+TEST(DecoderCost, FlopsAreThoseOfMegatronAndOfPyTorch) {
+  const double b = 3;
+  const double s = 128;
+  const double h = 384;
+  const double v = 1000;
+  const double l = 2;
+  const double seen = (s + 1) / 2;
+  // three matrices of 8 h / 3 are two of 4 h
+  const Shape given = shape({384, 1024, 6, 6, 1000}, 3, 128, at::kBFloat16);
+  const ModelCost cost = analytic_cost(given.config, given.work, {});
+  // Narayanan et al. 2021 (arXiv:2104.04473), with full recomputation; and without it
+  EXPECT_DOUBLE_EQ(
+      step_flops(cost, 2), 96 * b * s * l * h * h * (1 + seen / (6 * h) + v / (16 * l * h)));
+  EXPECT_DOUBLE_EQ(
+      step_flops(cost, 1), 72 * b * s * l * h * h * (1 + seen / (6 * h) + v / (12 * l * h)));
+  // torchtitan's and PaLM's (arXiv:2204.02311, appendix B): 6 N + 12 L H Q T a token, N without the
+  // embedding; norms' gains are no products
+  const double gains = (2 * l + 1) * h;
+  const double n = static_cast<double>(parameter_count(given.config)) - v * h - gains;
+  EXPECT_DOUBLE_EQ(step_flops(cost, 1), b * s * (6 * n + 12 * l * h * seen));
+}
+
+} // namespace
+} // namespace palimpsest
