@@ -12,12 +12,17 @@ namespace palimpsest {
 StepBatches::StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings)
     : source_(std::move(samples)), settings_(settings),
       windows_(source_->size(), settings.global_batch_size, settings.drop_last) {
-  check(settings.micro_batch_size > 0, "micro-batches of {}", settings.micro_batch_size);
+  set_micro_batch_size(settings.micro_batch_size);
   check(
       settings.rank >= 0 && settings.rank < settings.ranks,
       "rank {} of {}",
       settings.rank,
       settings.ranks);
+}
+
+void StepBatches::set_micro_batch_size(int64_t samples) {
+  check(samples > 0, "micro-batches of {}", samples);
+  settings_.micro_batch_size = samples;
 }
 
 int64_t StepBatches::step_count() const {

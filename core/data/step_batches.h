@@ -43,6 +43,9 @@ class StepBatches final : public BatchSource {
   /// UserError where drop_last leaves nothing.
   StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings);
 
+  /// Cuts steps into micro-batches of at most so many samples from now on.
+  void set_micro_batch_size(int64_t samples);
+
   int64_t step_count() const override;
   /// Tokens: inputs and labels int64 [B, T]; target_count is the number of labels that are targets,
   /// token_count B T. Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so

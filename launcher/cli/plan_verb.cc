@@ -2,7 +2,7 @@
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
-#include <palimpsest/launcher/cli/run_report.h>
+#include <palimpsest/launcher/compose/run_report.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/chain_plan.h>
 #include <palimpsest/launcher/compose/run.h>
@@ -52,7 +52,8 @@ void print_plan(const PlanVerbOptions& options) {
             << describe_traffic(run.full_plan())
             << describe_work(run.full_report(), run.plans().cost(), run.micro_batches());
   if (page) {
-    page->write(to_html(plan_report(run, std::filesystem::path(options.config).filename())));
+    page->write(to_html(plan_report(
+        run, std::filesystem::path(options.config).filename(), run_facts(run))));
     page->commit();
     std::cout << "report: " << options.html << "\n";
   }

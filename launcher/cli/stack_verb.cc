@@ -4,9 +4,9 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/show.h>
-#include <palimpsest/launcher/cli/stack_rows.h>
-#include <palimpsest/launcher/cli/stack_table.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/compose/stack_rows.h>
+#include <palimpsest/launcher/compose/stack_table.h>
 #include <palimpsest/launcher/launch/rank_environment.h>
 #include <palimpsest/launcher/launch/spawn.h>
 

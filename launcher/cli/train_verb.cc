@@ -3,11 +3,11 @@
 #include <palimpsest/core/device/rss.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/progress.h>
-#include <palimpsest/launcher/cli/run_report.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/compose/run.h>
+#include <palimpsest/launcher/compose/run_report.h>
 #include <palimpsest/launcher/launch/threads.h>
 
 #include <CLI/CLI.hpp>
@@ -102,7 +102,7 @@ int train_rank(
   const bool finished = run.train(observers);
   ranks.together([&] {
     if (report) {
-      report->write();
+      report->write(run_facts(run));
     }
   });
   for (const std::string& warning : run.warnings()) {

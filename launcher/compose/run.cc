@@ -116,25 +116,73 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
   if (!ranks_.planned()) {
     checkpoints_.emplace(config_, ranks_, allow_change);
   }
-  StepBatch first;
-  ModelCost cost;
+  ranks_.together([&] { open(); });
   LinkCosts links;
-  ranks_.together([&] { first = open(); });
-  ranks_.together([&] {
-    require_memory(
-        ranks_.here().ranks * bytes_to_measure(model_->chain()), "measuring the largest block");
-    cost = profile(
-        model_->chain(), first.front(), memory_, {.moment_count = optimizer_->moment_count()});
-  });
   if (ranks_.world() != nullptr) {
     compare_ranks();
     groups_ = split_world(*ranks_.world(), mesh_);
-    agree_on_cost(cost, *ranks_.world());
     links = measure_links(*ranks_.world());
   }
-  const auto budget = device_budget();
-  ranks_.together([&] { plans_.emplace(config_, std::move(cost), mesh_, links, budget); });
+  choose_micro_batch(links);
   plan_all_windows();
+}
+
+/// The one with the fastest planned step. Larger ones are tried until one is slower, or too large.
+void Run::choose_micro_batch(const LinkCosts& links) {
+  const std::vector<int64_t> candidates = micro_batch_candidates(config_, batch_);
+  const auto budget = device_budget();
+  if (candidates.size() > 1) { // so that a block too large to be measured is found out
+    memory_.set_limit(budget.value_or(std::numeric_limits<int64_t>::max()));
+  }
+  std::optional<int64_t> best;
+  double best_seconds = 0;
+  for (const int64_t candidate : candidates) {
+    try {
+      plan_with(candidate, budget, links);
+    } catch (const Error&) {
+      if (!best) {
+        throw;
+      }
+      ranks_.recover();
+      break;
+    }
+    if (best && full_report().seconds > best_seconds) {
+      break;
+    }
+    best = candidate;
+    best_seconds = full_report().seconds;
+  }
+  if (!plans_ || batch_.micro != *best) {
+    plan_with(*best, budget, links);
+  }
+  memory_.set_limit(std::numeric_limits<int64_t>::max());
+}
+
+/// Measures the blocks on a micro-batch of this size and plans a full step.
+void Run::plan_with(int64_t micro_batch, std::optional<int64_t> budget, const LinkCosts& links) {
+  plans_.reset();
+  batches_->set_micro_batch_size(micro_batch);
+  batch_.accumulation = batch_.global / (micro_batch * batch_.data_parallel);
+  batch_.micro = micro_batch;
+  ModelCost cost;
+  ranks_.together([&] {
+    require_memory(
+        ranks_.here().ranks * bytes_to_measure(model_->chain()), "measuring the largest block");
+    name_shortages(memory_, "measuring the model", [&] {
+      cost = profile(
+          model_->chain(),
+          batches_->load(0).front(),
+          memory_,
+          {.moment_count = optimizer_->moment_count()});
+    });
+  });
+  if (ranks_.world() != nullptr) {
+    agree_on_cost(cost, *ranks_.world());
+  }
+  ranks_.together([&] {
+    plans_.emplace(config_, std::move(cost), mesh_, links, budget);
+    plans_->plan(micro_batches());
+  });
 }
 
 /// Bytes that each rank may hold; unset: no bound.
@@ -157,8 +205,8 @@ std::optional<int64_t> Run::device_budget() {
 
 Run::~Run() = default;
 
-/// Everything that needs no other rank; returns the first step's micro-batches.
-StepBatch Run::open() {
+/// Everything that needs no other rank.
+void Run::open() {
   const int threads = ranks_.here().threads > 0 ? ranks_.here().threads : Device::cpu().threads();
   set_threads(
       config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
@@ -176,7 +224,6 @@ StepBatch Run::open() {
   norm_ = std::make_unique<FoldedNorm>(config_.optimizer().norm_type());
   settings_ = trainer_settings(config_, batches_->step_count());
   parameter_groups_ = parameter_groups(config_.optimizer(), model_->chain());
-  return batches_->load(0);
 }
 
 int Run::micro_batches() const {

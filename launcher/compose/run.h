@@ -136,9 +136,11 @@ class Run {
 
  private:
   Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
-  StepBatch open();
+  void open();
   void compare_ranks();
   std::optional<int64_t> device_budget();
+  void choose_micro_batch(const LinkCosts& links);
+  void plan_with(int64_t micro_batch, std::optional<int64_t> budget, const LinkCosts& links);
   void plan_all_windows();
   void allocate();
   RunParts parts();

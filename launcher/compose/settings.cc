@@ -61,6 +61,24 @@ BatchSettings batch_settings(
   return settings;
 }
 
+std::vector<int64_t> micro_batch_candidates(const RunConfig& config, const BatchSizes& sizes) {
+  const RunConfig::Training& training = config.training();
+  const bool free = training.has_global_batch_size() && !training.has_micro_batch_size() &&
+      !training.has_gradient_accumulation_steps();
+  if (!free || config.activation_checkpointing().policy() != "auto") {
+    return {sizes.micro};
+  }
+  std::vector<int64_t> candidates;
+  for (int64_t samples = sizes.micro; samples > 0; samples /= 2) {
+    candidates.push_back(samples);
+    if (samples % 2 != 0) {
+      break;
+    }
+  }
+  std::ranges::reverse(candidates);
+  return candidates;
+}
+
 MeshRequest mesh_request(const RunConfig& config) {
   MeshRequest request{.zero = static_cast<int>(config.parallel().zero())};
   request.stages = static_cast<int>(config.pipeline().stages());

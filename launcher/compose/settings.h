@@ -33,6 +33,10 @@ BatchSettings batch_settings(
     const Mesh& mesh,
     int rank);
 
+/// The sizes of a micro-batch among which a run under a budget may choose, ascending; one where the
+/// config says it, or leaves nothing to choose by.
+std::vector<int64_t> micro_batch_candidates(const RunConfig& config, const BatchSizes& sizes);
+
 MeshRequest mesh_request(const RunConfig& config);
 
 OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config);

@@ -1,3 +1,4 @@
+// Covers: launcher/compose/run_report.cc
 // Covers: launcher/compose/planner_curve.cc
 
 #include <palimpsest/core/base/files.h>

@@ -1,4 +1,5 @@
-#include <palimpsest/launcher/cli/stack_rows.h>
+// Covers: launcher/compose/stack_rows.cc
+#include <palimpsest/launcher/compose/stack_rows.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/derive.h>

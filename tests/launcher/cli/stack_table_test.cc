@@ -1,4 +1,5 @@
-#include <palimpsest/launcher/cli/stack_table.h>
+// Covers: launcher/compose/stack_table.cc
+#include <palimpsest/launcher/compose/stack_table.h>
 
 #include <palimpsest/core/base/error.h>
 

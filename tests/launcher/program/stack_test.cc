@@ -22,7 +22,7 @@ class Stack : public testing::ProgramRanks {
         golden_config("llama-tiny", "activation_checkpointing: sqrt\n"),
         "training.output=" + output().string()};
     words.insert(words.end(), more.begin(), more.end());
-    return wait_for(start(words), 120s);
+    return wait_for(start(words), 120s).value_or(-1);
   }
   std::string file(const std::string& name) const {
     return (folder_ / name).string();

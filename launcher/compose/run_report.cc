@@ -1,25 +1,24 @@
-#include <palimpsest/launcher/cli/run_report.h>
+#include <palimpsest/launcher/compose/run_report.h>
 
 #include <palimpsest/core/config/show.h>
 #include <palimpsest/core/device/device.h>
 #include <palimpsest/core/plan/timeline.h>
-#include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/compose/planner_curve.h>
 #include <palimpsest/memory/report/step_report.h>
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace palimpsest {
 
-Report plan_report(Run& run, const std::string& name) {
+Report plan_report(Run& run, const std::string& name, RunFacts facts) {
   Report report{.kind = "plan", .title = name};
   report.version = PALIMPSEST_VERSION;
   report.device = Device::cpu().name();
-  if (run.config().memory().has_device_budget()) {
-    report.budget_bytes = run.config().memory().device_budget();
-  }
+  report.budget_bytes = run.plans().budget();
   report.rank = run.ranks().rank();
-  report.facts = run_facts(run);
+  report.facts = std::move(facts);
   report.config = config_text(run.config(), run.ranks().size());
   const PlannedStep& step = run.full_plan();
   const Plans plans{step.plan};
@@ -41,8 +40,8 @@ RunReport::RunReport(const ReportFiles& files, const std::filesystem::path& conf
   }
 }
 
-void RunReport::write() {
-  Report report = plan_report(run_, name_);
+void RunReport::write(RunFacts facts) {
+  Report report = plan_report(run_, name_, std::move(facts));
   report.kind = "train";
   if (trace_.last().size() == report.ops.size()) {
     const StepRecord& record = trace_.record();

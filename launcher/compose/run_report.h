@@ -2,11 +2,11 @@
 
 // A run as a report (memory/report/report.h): what `plan --html` and `train --html` write.
 //
-//   Report report = plan_report(run, "run.yaml");
+//   Report report = plan_report(run, "run.yaml", facts);
 //   write_file_atomically("plan.html", to_html(report));
 //   RunReport training({.html = "report.html"}, "run.yaml", run);
 //   run.train({&training.observer()});
-//   training.write();
+//   training.write(facts);
 
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/launcher/compose/run.h>
@@ -16,11 +16,16 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace palimpsest {
 
-/// The full step as it is planned on this rank. `name`: of the config file.
-Report plan_report(Run& run, const std::string& name);
+/// Names and texts, one a line.
+using RunFacts = std::vector<std::pair<std::string, std::string>>;
+
+/// The full step as it is planned on this rank. `name`: of the config file; `facts`: of the run.
+Report plan_report(Run& run, const std::string& name, RunFacts facts);
 
 /// Where a report goes: as a page, as its data; empty: not at all.
 struct ReportFiles {
@@ -44,7 +49,7 @@ class RunReport {
     return trace_;
   }
   /// After it. Where no full step ran, or the plan has changed since, the plan alone is shown.
-  void write();
+  void write(RunFacts facts);
 
  private:
   std::optional<AtomicFile> html_;

@@ -1,4 +1,4 @@
-#include <palimpsest/launcher/cli/stack_rows.h>
+#include <palimpsest/launcher/compose/stack_rows.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/derive.h>

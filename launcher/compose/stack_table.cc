@@ -1,4 +1,4 @@
-#include <palimpsest/launcher/cli/stack_table.h>
+#include <palimpsest/launcher/compose/stack_table.h>
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
