@@ -50,6 +50,12 @@ int64_t samples_of(const Job& job) {
   return job.micro_batches() * job.model().batch_bytes;
 }
 
+/// The least budget within which a plan may count so many bytes.
+int64_t budget_for(int64_t counted, const Job& job) {
+  const int64_t bytes = counted + samples_of(job);
+  return bytes + (bytes - 1) / (kUncountedShare - 1);
+}
+
 /// What half as many samples a micro-batch would cost.
 ModelCost halved(ModelCost cost) {
   const auto halve = [](int64_t& bytes) { bytes = (bytes + 1) / 2; };
@@ -114,6 +120,9 @@ PlanBook::PlanBook(
   } else if (config.parallel().has_prefetch()) {
     prefetch_ = config.parallel().prefetch();
   }
+  if (!needs_budget(config.activation_checkpointing().policy())) {
+    fixed_ = decide(config.activation_checkpointing(), cost_);
+  }
 }
 
 std::shared_ptr<const PlannedStep> PlanBook::plan(int micro_batches) {
@@ -173,9 +182,9 @@ Evaluate PlanBook::evaluator(const Job& job) const {
 }
 
 StepChoice PlanBook::choose(const Job& job) const {
-  const RunConfig::ActivationCheckpointing& settings = config_.activation_checkpointing();
-  if (!needs_budget(settings.policy())) {
-    StepChoice fixed{.policy = settings.policy(), .segments = decide(settings, job.model())};
+  const std::string& policy = config_.activation_checkpointing().policy();
+  if (fixed_) {
+    StepChoice fixed{.policy = policy, .segments = *fixed_};
     fixed.cost = evaluator(job)(fixed.segments);
     if (budget_ && fixed.cost.peak > *budget_ - reserve(job)) {
       refuse(job, fixed);
@@ -183,7 +192,7 @@ StepChoice PlanBook::choose(const Job& job) const {
     return fixed;
   }
   const int64_t budget = budget_ ? *budget_ - reserve(job) : std::numeric_limits<int64_t>::max();
-  SearchResult found = search(job.model(), settings.policy(), budget, evaluator(job));
+  SearchResult found = search(job.model(), policy, budget, evaluator(job));
   if (!found.best) {
     refuse(job, found.least);
   }
@@ -191,8 +200,7 @@ StepChoice PlanBook::choose(const Job& job) const {
 }
 
 void PlanBook::refuse(const Job& job, const StepChoice& least) const {
-  const int64_t counted = least.cost.peak + samples_of(job);
-  const int64_t enough = counted + (counted - 1) / (kUncountedShare - 1); // its own reserve too
+  const int64_t enough = budget_for(least.cost.peak, job);
   throw UserError(
       "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least by "
       "{}: "
@@ -232,12 +240,12 @@ std::string PlanBook::advice(int micro_batches) const {
 
 bool PlanBook::tighten(int micro_batches, int64_t excess) {
   constexpr int64_t kShare = 32;
-  if (!needs_budget(config_.activation_checkpointing().policy())) {
+  if (fixed_) {
     return false;
   }
-  const PlannedStep& planned = *plan(micro_batches);
-  const int64_t peak = report(micro_batches).peak(TierId::kDevice) + reserve(planned.job);
-  const auto before = std::exchange(budget_, peak - std::max(excess, peak / kShare));
+  const int64_t peak = report(micro_batches).peak(TierId::kDevice);
+  const int64_t lower = peak - std::max(excess, peak / kShare);
+  const auto before = std::exchange(budget_, budget_for(lower, plan(micro_batches)->job));
   std::map<int, Entry> entries = std::exchange(entries_, {});
   try {
     entry(micro_batches);
@@ -247,6 +255,20 @@ bool PlanBook::tighten(int micro_batches, int64_t excess) {
     return false;
   }
   return true;
+}
+
+bool PlanBook::refine(int micro_batches, ModelCost cost) {
+  constexpr double kWorthIt = 0.95;
+  const StepChoice present = choice(micro_batches);
+  cost_ = std::move(cost);
+  std::map<int, Entry> before = std::exchange(entries_, {});
+  const PlanReport kept = report_with(micro_batches, present.segments);
+  if (!fixed_ && report(micro_batches).seconds < kWorthIt * kept.seconds) {
+    return true;
+  }
+  entries_ = std::move(before);
+  entry(micro_batches).report = kept;
+  return false;
 }
 
 PlanBook::Entry& PlanBook::entry(int micro_batches) {

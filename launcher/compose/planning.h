@@ -55,6 +55,10 @@ class PlanBook {
   /// policy is fixed or nothing fits.
   bool tighten(int micro_batches, int64_t excess);
 
+  /// Takes costs that were measured since, agreed on by all ranks. True where the plan of such a step
+  /// changed: another one is predicted to be faster by more than a twentieth.
+  bool refine(int micro_batches, ModelCost cost);
+
   /// The one change of the config that would lower the peak of such a step most, in words.
   std::string advice(int micro_batches) const;
 
@@ -92,6 +96,7 @@ class PlanBook {
   LinkCosts links_;
   std::optional<int64_t> budget_;
   std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
+  std::optional<Segments> fixed_; // what a policy decided that needs no budget
   std::map<int, Entry> entries_;
 };
 

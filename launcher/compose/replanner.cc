@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/parallel/comm/all_texts.h>
+#include <palimpsest/parallel/comm/fingerprint.h>
 
 #include <ATen/ops/from_blob.h>
 
@@ -25,6 +26,17 @@ int64_t Replanner::agree_on_excess(int micro_batches, const std::optional<Memory
   return excess;
 }
 
+void require_same_plan(Ranks& ranks, PlanBook& plans, int micro_batches) {
+  if (ranks.world() == nullptr) {
+    return;
+  }
+  const std::string signature = std::to_string(plans.signature(micro_batches));
+  ranks.alike([&] {
+    require_same(
+        *ranks.world(), {{fmt::format("plan of {} micro-batches", micro_batches), signature}});
+  });
+}
+
 void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& shortage) {
   constexpr int kTriesOfAPlan = 2;
   const Job& job = plans_.plan(micro_batches)->job;
@@ -39,6 +51,7 @@ void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& s
         throw EnvironmentError("{}; {}", mine, plans_.advice(micro_batches));
       }
     });
+    require_same_plan(ranks_, plans_, micro_batches);
     what += fmt::format(
         " by a plan of at most {}",
         format_bytes(plans_.report(micro_batches).peak(TierId::kDevice)));

@@ -22,6 +22,10 @@
 
 namespace palimpsest {
 
+/// Collective: the ranks' present plans of such a step issue the same communication; a UserError,
+/// the same on all ranks, where they do not.
+void require_same_plan(Ranks& ranks, PlanBook& plans, int micro_batches);
+
 class Replanner final : public Observer {
  public:
   /// `observers` are told. All outlive it.

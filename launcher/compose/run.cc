@@ -7,6 +7,7 @@
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
+#include <palimpsest/launcher/compose/monitor.h>
 #include <palimpsest/launcher/compose/replanner.h>
 #include <palimpsest/launcher/compose/settings.h>
 #include <palimpsest/launcher/compose/whole_units.h>
@@ -348,6 +349,17 @@ bool Run::train(const std::vector<Observer*>& observers) {
   }
   if (gradient_dump_ != nullptr) {
     all.push_back(gradient_dump_.get());
+  }
+  Monitor monitor(
+      ranks_,
+      *plans_,
+      memory_,
+      {.micro_batches = micro_batches(),
+       .watch_memory = plans_->budget() && !config_.memory().has_device_budget(),
+       .available = [] { return Device::cpu().available_memory(); }},
+      all);
+  if (plans_->budget()) {
+    all.push_back(&monitor);
   }
   std::vector<UnitLayout> layouts;
   for (const int unit : full_plan().job.trained_units(0)) {

@@ -88,6 +88,24 @@ TEST(Settings, OfTheBatchesAndTheMesh) {
   EXPECT_EQ(settings.ranks, 6);
 }
 
+// Halves of the largest, down to an odd one; nothing to choose where the config says it, or no budget
+// decides.
+TEST(Settings, MicroBatchesToChooseFrom) {
+  const auto candidates = [](const std::vector<std::string>& overrides) {
+    const RunConfig config = config_with(overrides);
+    return micro_batch_candidates(config, derive_batch(config, 1));
+  };
+  const std::string automatic = "activation_checkpointing.policy=auto";
+  const std::string free = "training.micro_batch_size=null";
+  EXPECT_THAT(
+      candidates({automatic, free, "training.global_batch_size=24"}), ElementsAre(3, 6, 12, 24));
+  EXPECT_THAT(candidates({automatic, free, "training.global_batch_size=1"}), ElementsAre(1));
+  EXPECT_THAT(
+      candidates({automatic, "training.micro_batch_size=2", "training.global_batch_size=24"}),
+      ElementsAre(2));
+  EXPECT_THAT(candidates({free, "training.global_batch_size=24"}), ElementsAre(24));
+}
+
 TEST(Settings, OfTheOptimizerAndItsGroups) {
   const RunConfig config = config_with();
   const OptimizerSettings settings = optimizer_settings(config.optimizer());
