@@ -52,12 +52,14 @@ std::string tail_of(const fs::path& file) {
   return text.substr(begin == std::string::npos || begin == 0 ? 0 : begin + 1);
 }
 
-/// The settings of a row's run.
+/// The settings of a row's run, which writes to a folder of its own.
 std::vector<std::string> settings_of(
     const StackOptions& options,
     const StackRun& row,
     const fs::path& folder) {
   std::vector<std::string> settings = options.overrides;
+  std::erase_if(
+      settings, [](const std::string& setting) { return setting.starts_with("training.output="); });
   settings.insert(settings.end(), row.overrides.begin(), row.overrides.end());
   settings.push_back(fmt::format("training.steps={}", options.steps));
   settings.push_back("training.output=" + (folder / "run").string());
@@ -190,9 +192,11 @@ void add_stack_verb(CLI::App& program) {
           "--order",
           options->choice.order,
           fmt::format("Which technique comes when [{}]", fmt::join(stack_techniques(), ",")))
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   verb->add_option("--only", options->choice.only, "The baseline and these techniques only")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->allow_extra_args(false);
   verb->add_option("--ranks", options->choice.ranks, "Ranks that share states; 1: none do")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

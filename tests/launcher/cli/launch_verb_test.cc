@@ -86,7 +86,7 @@ TEST_F(LaunchVerb, WhatTrainDoesNotTakeIsAnErrorBeforeAnyRank) {
   EXPECT_THAT(unknown.err, HasSubstr("--dump-gradient"));
   const Outcome missing = run({"launch", "-n", "2", "train", "--allow-change"});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("config is required"));
+  EXPECT_THAT(missing.err, HasSubstr("config is missing"));
   const Outcome help = run({"launch", "-n", "2", "train", "--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.out, HasSubstr("--dump-gradients"));
