@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/launch/job.h>
 
+#include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/launcher/launch/port.h>
 #include <palimpsest/launcher/launch/processes.h>
@@ -34,10 +35,17 @@ constexpr milliseconds kSameMoment{300};
 constexpr int kEnvironmentExitCode = 1;
 constexpr int kRefusedExitCode = 2;
 
-std::string describe_end(int status) {
+/// The system kills without a word whom it takes memory from.
+std::string describe_end(int status, int64_t peak_rss = 0) {
   if (WIFSIGNALED(status)) {
+    const bool killed = WTERMSIG(status) == SIGKILL && peak_rss > 0;
     return fmt::format(
-        "was ended by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+        "was ended by signal {} ({}){}",
+        WTERMSIG(status),
+        strsignal(WTERMSIG(status)),
+        killed
+            ? fmt::format(", possibly for want of memory: it held up to {}", format_bytes(peak_rss))
+            : "");
   }
   return fmt::format("ended with exit code {}", WEXITSTATUS(status));
 }
@@ -246,7 +254,7 @@ class Job {
         plan_.world_size(),
         rank.host,
         event.pid,
-        describe_end(event.status));
+        describe_end(event.status, event.peak_rss));
     if (stop_signal_ != 0 && WIFSIGNALED(event.status) && WTERMSIG(event.status) == SIGTERM) {
       text += ", asked to stop before it could save";
     }

@@ -103,7 +103,7 @@ std::vector<RankEvent> RankProcesses::events() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     pid_t& supervisor = ranks_[i].supervisor;
     if (supervisor != 0 && waitpid(supervisor, &status, WNOHANG) == supervisor) {
-      silent.push_back({static_cast<int>(i), supervisor, true, status});
+      silent.push_back({static_cast<int>(i), supervisor, true, status, 0});
       supervisor = 0;
     }
   }
@@ -127,7 +127,7 @@ std::vector<RankEvent> RankProcesses::events() {
   }
   if (mpirun_ended) {
     kill_ranks(); // those whose supervisors were killed
-    events.push_back({kMpirun, std::exchange(mpirun_, 0), true, status});
+    events.push_back({kMpirun, std::exchange(mpirun_, 0), true, status, 0});
   }
   return events;
 }

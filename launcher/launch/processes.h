@@ -14,6 +14,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct RankEvent {
   pid_t pid; // of the rank, which leads a process group of its own
   bool ended; // else: it was started
   int status; // as waitpid() gives it
+  int64_t peak_rss; // most bytes that were resident in it; 0 where nobody could tell
 };
 inline constexpr int kMpirun = -1;
 

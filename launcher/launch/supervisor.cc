@@ -10,6 +10,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,7 +82,9 @@ void supervise_rank(const Environment& environment) {
     close(ranks.listen_fd); // or peers would wait for a rank 0 that is gone
   }
   const auto tell = [&](bool ended, int status) {
-    const RankEvent event = {ranks.rank, rank, ended, status};
+    rusage used{}; // of the children that were waited for: the rank, once it has ended
+    getrusage(RUSAGE_CHILDREN, &used);
+    const RankEvent event = {ranks.rank, rank, ended, status, int64_t{1024} * used.ru_maxrss};
     [[maybe_unused]] const ssize_t written = write(report.get(), &event, sizeof event);
   };
   tell(false, 0);
