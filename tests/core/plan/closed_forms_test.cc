@@ -49,6 +49,29 @@ TEST(ZeroFormulas, StageZeroKeepsEverything) {
   EXPECT_EQ(bytes_per_rank(whole, {.zero = 0}, 8).total(), 18);
 }
 
+// 26,472 parameters on 4 ranks: 16 P, 4 P + 12 P/4, 2 P + 14 P/4, 16 P/4 in bf16 with an fp32 master and
+// two moments; 16 P, 8 P + 8 P/4, 4 P + 12 P/4, 16 P/4 in fp32; fp32 gradients add 2 P, or 2 P/4.
+TEST(ZeroFormulas, OfASmallModelInBytes) {
+  constexpr double kParameters = 26472;
+  const auto bytes = [&](double parameters, double gradients, double optimizer, int zero) {
+    const StateBytes whole{
+        parameters * kParameters, gradients * kParameters, optimizer * kParameters};
+    return bytes_per_rank(whole, {.zero = zero}, 4).total();
+  };
+  constexpr std::array<double, 4> kBf16 = {423552, 185304, 145596, 105888};
+  for (int zero = 0; zero <= 3; ++zero) {
+    const bool shards_gradients = zero >= 2;
+    EXPECT_EQ(bytes(2, 2, 12, zero), kBf16.at(static_cast<size_t>(zero)));
+    EXPECT_EQ(
+        bytes(2, 4, 12, zero) - bytes(2, 2, 12, zero),
+        2 * kParameters / (shards_gradients ? 4 : 1));
+  }
+  EXPECT_EQ(bytes(4, 4, 8, 0), 16 * kParameters);
+  EXPECT_EQ(bytes(4, 4, 8, 1), 8 * kParameters + 8 * kParameters / 4);
+  EXPECT_EQ(bytes(4, 4, 8, 2), 4 * kParameters + 12 * kParameters / 4);
+  EXPECT_EQ(bytes(4, 4, 8, 3), 16 * kParameters / 4);
+}
+
 /// A decoder of 7.5 billion parameters in units of a layer's halves.
 ModelCost large_model() {
   ModelCost model;
