@@ -48,18 +48,26 @@ class CountInStep final : public Observer {
  public:
   explicit CountInStep(MemoryContext& memory) : memory_(memory) {}
   void op_begin(size_t index, const Op& op) override {
-    if (index == 0 && end == 0) {
+    if (index == 0) {
       begin = memory_.total().allocations;
+      updates_ = 0;
     }
-    if (op.kind == OpKind::kUpdate && end == 0) {
+    if (op.kind == OpKind::kUpdate && updates_++ == 0) {
       end = memory_.total().allocations;
+    }
+  }
+  void op_end(size_t, const Op& op) override {
+    if (op.kind == OpKind::kCommit) {
+      after = memory_.total().allocations - end;
     }
   }
   int64_t begin = 0;
   int64_t end = 0;
+  int64_t after = 0; // from the last step's first UPDATE to its end
 
  private:
   MemoryContext& memory_;
+  int updates_ = 0;
 };
 
 /// Lets the k-th allocation of the step's plan fail.
@@ -92,7 +100,8 @@ class Notes final : public Observer {
 
 struct Disturbed {
   Finished finished;
-  int64_t allocations = 0; // of the first step's plan before its UPDATEs
+  int64_t allocations = 0; // of a step's plan before its UPDATEs
+  int64_t after = 0; // and from there on
   std::string told;
 };
 
@@ -112,6 +121,7 @@ Disturbed train(
   run.train({&result.finished.records, &notes, &counter, &fail});
   testing::add_parameters(run, result.finished.parameters);
   result.allocations = counter.end - counter.begin;
+  result.after = counter.after;
   result.told = notes.all;
   return result;
 }
@@ -136,6 +146,21 @@ TEST(Exhaustion, AnyAllocationOfAStepMayFailAndTheStepRunsAgainWithTheSameBits) 
       EXPECT_THAT(
           found.told, AllOf(HasSubstr("out of memory in "), HasSubstr("the step runs again")));
     }
+  }
+}
+
+// What changes something persistent needs no memory, so it cannot be left half done.
+TEST(Exhaustion, NothingIsAllocatedAfterTheRanksHaveAgreed) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  for (const char* compute : {"fp32", "bf16"}) {
+    const Disturbed run = train(
+        config,
+        folder,
+        {"training.global_batch_size=2", fmt::format("precision.compute={}", compute)},
+        0);
+    EXPECT_GT(run.allocations, 100) << compute;
+    EXPECT_EQ(run.after, 0) << compute;
   }
 }
 
