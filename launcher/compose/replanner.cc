@@ -13,12 +13,16 @@
 
 namespace palimpsest {
 
+/// What plans leave out (samples that wait, norms, flags) stays far below this share of their peak.
+constexpr int64_t kUncountedShare = 64;
+
 int64_t Replanner::agree_on_excess(int micro_batches, const std::optional<MemoryShortage>& shortage)
     const {
   int64_t excess = 0;
   if (shortage) {
     const int64_t promised = plans_.report(micro_batches).peak(TierId::kDevice);
-    excess = std::max<int64_t>(0, shortage->refused.live + shortage->refused.bytes - promised);
+    const int64_t needed = shortage->refused.live + shortage->refused.bytes;
+    excess = needed > promised + promised / kUncountedShare ? needed - promised : 0;
   }
   if (ranks_.world() != nullptr) {
     ranks_.world()->all_reduce(at::from_blob(&excess, {1}, at::kLong), ReduceOp::kMax).wait();
