@@ -29,7 +29,8 @@ if "--save-chain" in words:
     sys.exit()
 if "--chain" in words:
     ops = [dict(op="Fck", stage=1), dict(op="Fall", stage=2, tape="full"), dict(op="LOSS", stage=3)]
-    print(json.dumps(dict(peak=20, least_budget=10, operations=ops, feasible="full" in words or "none" in words)))
+    feasible = words[words.index("--planner") + 1] in ("none", "full", "sqrt")
+    print(json.dumps(dict(peak=20, least_budget=10, operations=ops, feasible=feasible)))
     sys.exit()
 options = dict(word.split("=") for word in words if "=" in word)
 policy = options.get("activation_checkpointing", "full")
@@ -95,8 +96,8 @@ class Chains(unittest.TestCase):
             "ftmp": [99, 5, 6, 8, 7], "btmp": [99, 6, 5, 7, 8], "loss_bw": 11, "loss_tmp": 12,
             "lean": {"bw": [0, 1, 2, 3, 4], "abar": [0, 1, 1, 2, 2], "ftmp": [0, 0, 1, 1, 0], "btmp": [0, 0, 0, 0, 0]}})
         self.assertEqual(costs, {
-            "names": ["model.layers.0", "model.layers.10"], "fw": [5, 9], "bw": [50, 90], "a": [6, 4, 2], "abar": [3, 7],
-            "ftmp": [6, 8], "btmp": [6, 8], "loss_bw": 11, "loss_tmp": 12,
+            "names": ["model.layers.0", "model.layers.10"], "fw": [5, 9], "bw": [50, 90], "a": [6, 4, 2],
+            "abar": [3, 7], "ftmp": [6, 8], "btmp": [6, 8], "loss_bw": 11, "loss_tmp": 12,
             "lean": {"bw": [3, 7], "abar": [2, 4], "ftmp": [1, 1], "btmp": [0, 0]}})
 
     def test_bytes_of_an_mlp(self):
@@ -129,9 +130,8 @@ class Verdicts(unittest.TestCase):
         return "\n".join(budget.kept_report([budget.kept_row("mlp", bytes_given, samples)])[1])
 
     def policies(self, *pairs):
-        options = ("activation_checkpointing.policy=full",)
-        return "\n".join(budget.policies_report([budget.policy_row("shrinking", "full", options, [0.2], pairs)],
-                                                ["shrinking"])[1])
+        setting = budget.Setting(("activation_checkpointing.policy=full",), ["full"], [0.2])
+        return "\n".join(budget.policies_report([budget.policy_row("shrinking", setting, pairs)], ["shrinking"])[1])
 
     def test_kept(self):
         text = self.kept(sample(1.0, 1000, predicted=1.02), sample(1.0, 900, predicted=0.98))
@@ -164,9 +164,10 @@ class Verdicts(unittest.TestCase):
         self.assertIn("(full) 1.05: MISSED (at most 0.92)", text)
 
     def test_the_best_policy_is_the_fastest_of_its_level(self):
-        rows = [budget.policy_row("shrinking", name, (), levels, [(sample(seconds, 100), sample(1.0, 100))])
+        rows = [budget.policy_row("shrinking", budget.Setting((), [name], levels),
+                                  [(sample(seconds, 100), sample(1.0, 100))])
                 for name, levels, seconds in (("full", [0.2, 0.4], 3.0), ("sqrt", [0.2], 2.0), ("every_n", [0.4], 4.0))]
-        best = {level: row["policy"] for level, row in budget.best_rows(rows, ["shrinking"]).items()}
+        best = {level: row["policies"][0] for level, row in budget.best_rows(rows, ["shrinking"]).items()}
         self.assertEqual(best, {0.2: "sqrt", 0.4: "full"})
         self.assertEqual(budget.best_rows(rows, ["other"]), {})
 
@@ -200,7 +201,7 @@ class Whole(unittest.TestCase):
         for row in kept:
             self.assertAlmostEqual(row["predicted_of_step"], 1.05)
             self.assertAlmostEqual(row["predicted_of_peak"], 1.01)
-        self.assertEqual([row["policy"] for row in policies], ["full"])
+        self.assertEqual([row["policies"] for row in policies], [["full", "sqrt"]])
         self.assertEqual((policies[0]["peak_bytes"], policies[0]["auto_peak_bytes"]), (900, 810))
         self.assertAlmostEqual(policies[0]["ratio"], 0.8)
 
