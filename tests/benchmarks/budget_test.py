@@ -172,7 +172,7 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(budget.best_rows(rows, ["other"]), {})
 
     def test_peer(self):
-        rows = [budget.peer_row(segments, size, [(seconds, sample(0.7, 90))])
+        rows = [budget.peer_row(segments, size, 1000, [(seconds, sample(0.7, 90))])
                 for segments, size, seconds in ((2, 300, 0.9), (8, 100, 1.0))]
         text = "\n".join(budget.peer_report(rows)[1])
         self.assertIn("memory of PyTorch's 0.9: reached", text)
