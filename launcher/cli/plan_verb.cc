@@ -2,12 +2,14 @@
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
-#include <palimpsest/launcher/compose/run_report.h>
 #include <palimpsest/launcher/cli/verb.h>
+#include <palimpsest/launcher/cli/world_plan.h>
 #include <palimpsest/launcher/compose/chain_plan.h>
 #include <palimpsest/launcher/compose/run.h>
+#include <palimpsest/launcher/compose/run_report.h>
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <iostream>
@@ -26,6 +28,7 @@ struct PlanVerbOptions {
   std::string html;
   int world = 1;
   std::string save_chain;
+  std::string hardware;
   ChainPlanOptions chain;
 };
 
@@ -52,8 +55,8 @@ void print_plan(const PlanVerbOptions& options) {
             << describe_traffic(run.full_plan())
             << describe_work(run.full_report(), run.plans().cost(), run.micro_batches());
   if (page) {
-    page->write(to_html(plan_report(
-        run, std::filesystem::path(options.config).filename(), run_facts(run))));
+    page->write(to_html(
+        plan_report(run, std::filesystem::path(options.config).filename(), run_facts(run))));
     page->commit();
     std::cout << "report: " << options.html << "\n";
   }
@@ -77,6 +80,16 @@ void add_plan_verb(CLI::App& program) {
           ->excludes(text);
   CLI::Option* save = verb->add_option(
       "--save-chain", options->save_chain, "Write the measured costs as a chain to this JSON file");
+  CLI::Option* hardware = verb->add_option(
+      "--hardware",
+      options->hardware,
+      fmt::format(
+          "Search the fastest layouts of a job on this hardware: a file, or one of {}",
+          fmt::join(hardware_names(), ", ")));
+  hardware->needs(config);
+  for (CLI::Option* of_a_run : {text, html, save}) {
+    hardware->excludes(of_a_run);
+  }
   CLI::Option* chain =
       verb->add_option("--chain", options->chain.chain, "Plan this chain, a JSON file, instead");
   for (CLI::Option* of_a_config : {config, world, text, html, save}) {
@@ -89,18 +102,29 @@ void add_plan_verb(CLI::App& program) {
   verb->add_option("--planner", options->chain.planner, "Who plans the chain")
       ->capture_default_str()
       ->needs(chain);
-  verb->add_flag("--json", options->chain.json, "Print the chain's plan as JSON")->needs(chain);
+  verb->add_flag("--json", options->chain.json, "Print the plan of --chain or --hardware as JSON");
   verb->footer(
       examples("palimpsest plan run.yaml\n"
                "palimpsest plan run.yaml activation_checkpointing=sqrt\n"
                "palimpsest plan run.yaml --world 8 parallel.zero=3\n"
                "palimpsest plan run.yaml --text\n"
                "palimpsest plan run.yaml --save-chain chain.json\n"
+               "palimpsest plan run.yaml --hardware h100-80 --world 1024\n"
                "palimpsest plan --chain chain.json --planner revolve --budget 2GiB --json\n"
                "palimpsest plan run.yaml --html report.html"));
   verb->callback([options] {
     if (!options->chain.chain.empty()) {
       plan_chain(options->chain, std::cout);
+    } else if (!options->hardware.empty()) {
+      plan_world(
+          {.config = options->config,
+           .overrides = options->overrides,
+           .hardware = options->hardware,
+           .world = options->world,
+           .json = options->chain.json},
+          std::cout);
+    } else if (options->chain.json) {
+      throw UserError("plan: --json prints what --chain or --hardware plans; give one of them");
     } else if (!options->config.empty()) {
       print_plan(*options);
     } else {

@@ -48,6 +48,13 @@ class Model {
   bool reads_tokens() const {
     return family_ != "mlp";
   }
+  /// Of a model that reads tokens.
+  const DecoderConfig& decoder() const {
+    return settings_.decoder;
+  }
+  const DecoderOptions& decoder_options() const {
+    return settings_.decoder_options;
+  }
   int64_t vocabulary_size() const {
     return reads_tokens() ? settings_.decoder.vocab_size : 0;
   }

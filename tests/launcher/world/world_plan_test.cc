@@ -1,0 +1,103 @@
+// Covers: launcher/cli/world_plan.cc
+
+#include <palimpsest/launcher/cli/world_plan.h>
+
+#include <palimpsest/tests/launcher/cli/program_testing.h>
+#include <palimpsest/tests/launcher/world/world_testing.h>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run;
+
+class WorldPlan : public testing::ProgramFixture {
+ protected:
+  void SetUp() override {
+    ProgramFixture::SetUp();
+    path_ = (folder_ / "run.yaml").string();
+    std::ofstream(path_) << "model: {preset: bench-30m}\n"
+                            "data: {files: [nothing-there.txt], sequence_length: 512}\n"
+                            "training: {global_batch_size: 64}\n"
+                            "precision: bf16\n"
+                            "optimizer: {learning_rate: 1e-3}\n";
+  }
+  Outcome plan(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"plan", path_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  }
+  std::string path_;
+};
+
+TEST_F(WorldPlan, PrintsTheBestLayoutsWithoutDataOrDevice) {
+  const Outcome outcome = plan({"--hardware", "h100-80", "--world", "16", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const nlohmann::json said = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(said.at("world"), 16);
+  EXPECT_EQ(said.at("hardware").at("name"), "h100-80");
+  EXPECT_EQ(said.at("tokens_per_sample"), 512);
+  ASSERT_EQ(said.at("layouts").size(), 10U);
+  double before = said.at("layouts")[0].at("tokens_per_second");
+  for (const nlohmann::json& layout : said.at("layouts")) {
+    EXPECT_EQ(layout.at("ranks"), 16);
+    EXPECT_EQ(layout.at("shard").get<int>() * layout.at("replicate").get<int>(), 16);
+    EXPECT_EQ(layout.at("global_batch"), 64);
+    EXPECT_EQ(layout.at("micro_batch").get<int>() * layout.at("accumulation").get<int>(), 4);
+    EXPECT_NEAR(
+        layout.at("tokens_per_second").get<double>() * layout.at("step_time_s").get<double>(),
+        64 * 512,
+        1);
+    EXPECT_LE(layout.at("tokens_per_second"), before);
+    before = layout.at("tokens_per_second");
+    double parts = 0;
+    for (const char* part : {"parameter", "gradient", "optimizer", "activation", "workspace"}) {
+      parts += layout.at(std::string(part) + "_bytes").get<double>();
+    }
+    EXPECT_EQ(parts, layout.at("peak_device_bytes").get<double>());
+  }
+  EXPECT_EQ(said.at("smallest").at("ranks"), 1);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+
+  const Outcome text = this->plan({"--hardware", "h100-80", "--world", "16"});
+  EXPECT_THAT(
+      text.out,
+      AllOf(
+          HasSubstr("16 ranks of h100-80"),
+          HasSubstr("tokens/s"),
+          HasSubstr("1 rank (1 node of 8)")));
+}
+
+TEST_F(WorldPlan, SaysWhatWouldFitWhereNothingDoes) {
+  const std::string hardware = (folder_ / "small.json").string();
+  std::ofstream(hardware)
+      << "{\"flops\": {\"fp32\": 1e12}, \"memory\": 150000000, \"bandwidth\": 1e11, "
+         "\"network\": {\"bandwidth\": 1e9}}";
+  const Outcome outcome = plan({"--hardware", hardware, "--world", "2"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(
+      outcome.err,
+      AllOf(
+          HasSubstr("no layout of 2 ranks fits 143 MiB a rank"), HasSubstr("ranks can train it")));
+}
+
+TEST_F(WorldPlan, RefusesOptionsThatMeanNothingBesideIt) {
+  EXPECT_EQ(plan({"--hardware", "h100-80", "--text"}).exit_code, 2);
+  EXPECT_EQ(run({"plan", "--hardware", "h100-80"}).exit_code, 2);
+  const Outcome nothing = plan({"--json"});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("--json"));
+  EXPECT_THAT(plan({"--hardware", "h200"}).err, HasSubstr("'h200' is neither a file nor one of"));
+}
+
+} // namespace
+} // namespace palimpsest
