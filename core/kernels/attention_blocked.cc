@@ -18,6 +18,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <new>
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::kernels::HWY_NAMESPACE {
@@ -122,6 +123,9 @@ void product(
       beta,
       c.data,
       c.stride);
+  if (status == dnnl_out_of_memory) {
+    throw std::bad_alloc();
+  }
   check(status == dnnl_success, "sgemm failed with status {}", static_cast<int>(status));
 }
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 namespace palimpsest::kernels::onednn {
@@ -179,7 +180,9 @@ Matrix transposed(const Matrix& matrix) {
       .column_stride = matrix.row_stride};
 }
 
-void matmul(const Matmul& product) {
+namespace {
+
+void run(const Matmul& product) {
   static Cache cache;
   check(
       product.a.columns == product.b.rows && product.a.rows == product.c.rows &&
@@ -211,6 +214,19 @@ void matmul(const Matmul& product) {
   dnnl::stream stream(engine);
   compiled->primitive.execute(stream, arguments);
   stream.wait();
+}
+
+} // namespace
+
+void matmul(const Matmul& product) {
+  try {
+    run(product);
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) {
+      throw std::bad_alloc();
+    }
+    throw;
+  }
 }
 
 } // namespace palimpsest::kernels::onednn

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <list>
@@ -52,17 +53,21 @@ std::string tail_of(const fs::path& file) {
   return text.substr(begin == std::string::npos || begin == 0 ? 0 : begin + 1);
 }
 
-/// The settings of a row's run, which writes to a folder of its own.
+/// The settings of a row's run, which writes to a folder of its own. What a row decides is not the
+/// user's to override.
 std::vector<std::string> settings_of(
     const StackOptions& options,
     const StackRun& row,
     const fs::path& folder) {
+  std::vector<std::string> own = row.overrides;
+  own.push_back(fmt::format("training.steps={}", options.steps));
+  own.push_back("training.output=" + (folder / "run").string());
+  const auto key = [](const std::string& setting) { return setting.substr(0, setting.find('=')); };
   std::vector<std::string> settings = options.overrides;
-  std::erase_if(
-      settings, [](const std::string& setting) { return setting.starts_with("training.output="); });
-  settings.insert(settings.end(), row.overrides.begin(), row.overrides.end());
-  settings.push_back(fmt::format("training.steps={}", options.steps));
-  settings.push_back("training.output=" + (folder / "run").string());
+  std::erase_if(settings, [&](const std::string& setting) {
+    return std::ranges::find(own, key(setting), key) != own.end();
+  });
+  settings.insert(settings.end(), own.begin(), own.end());
   return settings;
 }
 

@@ -100,17 +100,20 @@ int train_rank(
     observers.push_back(&report->observer());
   }
   const bool finished = run.train(observers);
-  ranks.together([&] {
-    if (report) {
-      report->write(run_facts(run));
-    }
-  });
   for (const std::string& warning : run.warnings()) {
     out << "warning: " << warning << std::endl;
   }
+  const auto write_report = [&] { // last: what was trained is safe by then
+    ranks.together([&] {
+      if (report) {
+        report->write(run_facts(run));
+      }
+    });
+  };
   if (!finished) {
     progress.interrupt();
     out << stop_text(run) << std::endl;
+    write_report();
     return kStoppedExitCode;
   }
   ranks.alike([&] { progress.require_update(); });
@@ -119,7 +122,8 @@ int train_rank(
   if (!run.checkpoint().empty()) {
     out << "checkpoint: " << run.checkpoint().string() << "\n";
   }
-  out << "model: " << folder.string() << "\n";
+  out << "model: " << folder.string() << "\n" << std::flush;
+  write_report();
   return 0;
 }
 

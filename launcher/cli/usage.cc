@@ -85,6 +85,11 @@ std::string sentence(const CLI::App& program, const Verb& verb, const CLI::Parse
   } else if (!word.empty()) {
     return fmt::format("'{}' is one argument too many", word);
   }
+  const bool about_others = dynamic_cast<const CLI::RequiresError*>(&error) != nullptr ||
+      dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
+  if (about_others) { // "--json requires --chain", "--text excludes --html"
+    return error.what();
+  }
   const CLI::Option* option = option_of(*verb.app, error.what());
   if (option == nullptr && verb.app->get_require_subcommand_min() > 0) {
     std::vector<std::string> names;

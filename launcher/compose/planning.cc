@@ -2,7 +2,6 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/config/derive.h>
 #include <palimpsest/core/plan/signature.h>
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/memory/recompute/policies.h>
@@ -43,16 +42,29 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
   return find_policy(settings.policy()).decide(cost, options);
 }
 
-/// Of a budget, for what plans do not count: norms, flags, what libraries ask for.
-constexpr int64_t kUncountedShare = 1000;
+/// Of a budget, and besides, for what plans do not count: norms, flags, what libraries ask for.
+constexpr int64_t kUncountedShare = 250;
+constexpr int64_t kUncountedBytes = int64_t{32} << 10;
 
-int64_t samples_of(const Job& job) {
-  return job.micro_batches() * job.model().batch_bytes;
+/// Bytes beside a plan's: the samples of all micro-batches, and what a reduction receives, since it
+/// may go on beside the operations after it.
+int64_t beside_plan(const Job& job) {
+  int64_t reduction = 0;
+  for (size_t unit = 0; unit < job.model().units.size(); ++unit) {
+    const int number = static_cast<int>(unit);
+    if (job.has_axis(number, ReduceAxis::kShard) &&
+        job.axis_ranks(number, ReduceAxis::kShard) > 1) {
+      const auto whole = static_cast<double>(job.size({SlotKind::kGradBuffer, number}));
+      const double received = job.links().reduce_workspace * whole;
+      reduction = std::max(reduction, static_cast<int64_t>(received));
+    }
+  }
+  return job.micro_batches() * job.model().batch_bytes + reduction;
 }
 
 /// The least budget within which a plan may count so many bytes.
-int64_t budget_for(int64_t counted, const Job& job) {
-  const int64_t bytes = counted + samples_of(job);
+int64_t budget_for(int64_t counted, const Job& job, int64_t already_held) {
+  const int64_t bytes = counted + beside_plan(job) + kUncountedBytes + already_held;
   return bytes + (bytes - 1) / (kUncountedShare - 1);
 }
 
@@ -61,12 +73,7 @@ ModelCost halved(ModelCost cost) {
   const auto halve = [](int64_t& bytes) { bytes = (bytes + 1) / 2; };
   halve(cost.batch_bytes);
   for (BlockCost& block : cost.blocks) {
-    std::ranges::for_each(block.value_bytes, halve);
-    for (PerTape<int64_t>* bytes : {&block.forward_workspace, &block.backward_workspace}) {
-      halve(bytes->none);
-      halve(bytes->lean);
-      halve(bytes->full);
-    }
+    std::ranges::for_each(block.value_bytes, halve); // workspaces hardly shrink
     halve(block.lean_bytes);
     halve(block.full_bytes);
     halve(block.weight_jobs_bytes);
@@ -113,8 +120,10 @@ PlanBook::PlanBook(
     ModelCost cost,
     const Mesh& mesh,
     const LinkCosts& links,
-    std::optional<int64_t> budget)
-    : config_(config), cost_(std::move(cost)), mesh_(mesh), links_(links), budget_(budget) {
+    const DeviceBudget& budget,
+    int64_t micro_batch)
+    : config_(config), cost_(std::move(cost)), mesh_(mesh), links_(links), budget_(budget.bytes),
+      already_held_(budget.already_held), micro_batch_(micro_batch) {
   if (!config.parallel().reshard_after_forward()) {
     prefetch_ = std::numeric_limits<int64_t>::max();
   } else if (config.parallel().has_prefetch()) {
@@ -158,7 +167,7 @@ Job PlanBook::job(int micro_batches, const ModelCost& cost, const Placement& pla
 }
 
 int64_t PlanBook::reserve(const Job& job) const {
-  return samples_of(job) + budget_.value_or(0) / kUncountedShare;
+  return beside_plan(job) + kUncountedBytes + already_held_ + budget_.value_or(0) / kUncountedShare;
 }
 
 PlanBook::Composed PlanBook::compose_step(const Job& job, const Segments& segments) const {
@@ -200,7 +209,7 @@ StepChoice PlanBook::choose(const Job& job) const {
 }
 
 void PlanBook::refuse(const Job& job, const StepChoice& least) const {
-  const int64_t enough = budget_for(least.cost.peak, job);
+  const int64_t enough = budget_for(least.cost.peak, job, already_held_);
   throw UserError(
       "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least by "
       "{}: "
@@ -222,10 +231,11 @@ std::string PlanBook::advice(int micro_batches) const {
   if (config_.activation_checkpointing().policy() != "auto") {
     changes.emplace_back(least_peak(cost_, placement()), "activation_checkpointing=auto");
   }
-  if (derive_batch(config_, mesh_.world()).micro > 1) {
+  if (const int64_t micro = micro_batch_; micro > 1) {
     changes.emplace_back(
         least_peak(halved(cost_), placement()),
-        "half of training.micro_batch_size with activation_checkpointing=auto");
+        fmt::format(
+            "training.micro_batch_size={} with activation_checkpointing=auto", (micro + 1) / 2));
   }
   if (mesh_.data() > 1 && placement().zero < 3) {
     changes.emplace_back(
@@ -235,17 +245,18 @@ std::string PlanBook::advice(int micro_batches) const {
     return "more ranks with parallel.zero=3, or a smaller model or sequence, would help";
   }
   const auto& [peak, change] = *std::ranges::min_element(changes);
-  return fmt::format("{} could do with {}", change, format_bytes(peak));
+  return fmt::format("{} could do with about {}", change, format_bytes(peak));
 }
 
 bool PlanBook::tighten(int micro_batches, int64_t excess) {
-  constexpr int64_t kShare = 32;
+  constexpr int64_t kShare = 16;
   if (fixed_) {
     return false;
   }
   const int64_t peak = report(micro_batches).peak(TierId::kDevice);
   const int64_t lower = peak - std::max(excess, peak / kShare);
-  const auto before = std::exchange(budget_, budget_for(lower, plan(micro_batches)->job));
+  const auto before =
+      std::exchange(budget_, budget_for(lower, plan(micro_batches)->job, already_held_));
   std::map<int, Entry> entries = std::exchange(entries_, {});
   try {
     entry(micro_batches);

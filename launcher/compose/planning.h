@@ -2,7 +2,7 @@
 
 // The plans of a run: from the measured costs and the config's memory techniques to verified plans.
 //
-//   PlanBook book(config, cost, mesh, links, int64_t{8} << 30);
+//   PlanBook book(config, cost, mesh, links, {.bytes = int64_t{8} << 30});
 //   const PlannedStep& step = *book.plan(4);        // of a step with 4 micro-batches
 //   book.report(4).peak(TierId::kDevice);            // at most 8 GiB
 
@@ -26,18 +26,24 @@ namespace palimpsest {
 /// workspace, in this order.
 std::array<std::pair<std::string_view, int64_t>, 5> peak_parts(const RankReport& rank);
 
+/// What a rank may hold on the device.
+struct DeviceBudget {
+  std::optional<int64_t> bytes{}; ///< unset: no bound
+  int64_t already_held = 0; ///< by what is there before the states and outlives every step
+};
+
 class PlanBook {
  public:
-  /// `budget`: bytes that a rank may hold on the device; unset: no bound, for policies that need
-  /// none. A thousandth of it, and a step's samples, are kept out of plans: the run loads them
-  /// before it begins one. UserError where the policy does not fit the model. Equal arguments on all ranks give
+  /// `micro_batch`: samples of the largest one, for advice. Some of the budget is kept out of plans: a step's samples, which the run loads before it begins
+  /// one, what a reduction receives while it goes on, and a small share for what plans do not count. UserError where the policy does not fit the model. Equal arguments on all ranks give
   /// equal plans.
   PlanBook(
       const RunConfig& config,
       ModelCost cost,
       const Mesh& mesh = {},
       const LinkCosts& links = {},
-      std::optional<int64_t> budget = {});
+      const DeviceBudget& budget = {},
+      int64_t micro_batch = 1);
 
   /// Composed and verified once for each number of micro-batches. UserError where no plan fits the
   /// budget: names the least that one needs, what it consists of and what would help.
@@ -51,7 +57,7 @@ class PlanBook {
   const StepChoice& choice(int micro_batches);
 
   /// Lowers the budget below what the plan of such a step promises, by `excess` bytes that it was
-  /// found to miss and at least by a thirty-second part. False, and all is as before, where the
+  /// found to miss and at least by a sixteenth part. False, and all is as before, where the
   /// policy is fixed or nothing fits.
   bool tighten(int micro_batches, int64_t excess);
 
@@ -95,6 +101,8 @@ class PlanBook {
   Mesh mesh_;
   LinkCosts links_;
   std::optional<int64_t> budget_;
+  int64_t already_held_;
+  int64_t micro_batch_;
   std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
   std::optional<Segments> fixed_; // what a policy decided that needs no budget
   std::map<int, Entry> entries_;

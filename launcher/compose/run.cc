@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -132,12 +133,12 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
 void Run::choose_micro_batch(const LinkCosts& links) {
   const std::vector<int64_t> candidates = micro_batch_candidates(config_, batch_);
   const auto budget = device_budget();
-  if (candidates.size() > 1) { // so that a block too large to be measured is found out
-    memory_.set_limit(budget.value_or(std::numeric_limits<int64_t>::max()));
-  }
   std::optional<int64_t> best;
   double best_seconds = 0;
   for (const int64_t candidate : candidates) {
+    if (best) { // so that a block too large to be measured is found out
+      memory_.set_limit(budget.bytes.value_or(std::numeric_limits<int64_t>::max()));
+    }
     try {
       plan_with(candidate, budget, links);
     } catch (const Error&) {
@@ -153,14 +154,14 @@ void Run::choose_micro_batch(const LinkCosts& links) {
     best = candidate;
     best_seconds = full_report().seconds;
   }
+  memory_.set_limit(std::numeric_limits<int64_t>::max());
   if (!plans_ || batch_.micro != *best) {
     plan_with(*best, budget, links);
   }
-  memory_.set_limit(std::numeric_limits<int64_t>::max());
 }
 
 /// Measures the blocks on a micro-batch of this size and plans a full step.
-void Run::plan_with(int64_t micro_batch, std::optional<int64_t> budget, const LinkCosts& links) {
+void Run::plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkCosts& links) {
   plans_.reset();
   batches_->set_micro_batch_size(micro_batch);
   batch_.accumulation = batch_.global / (micro_batch * batch_.data_parallel);
@@ -181,27 +182,27 @@ void Run::plan_with(int64_t micro_batch, std::optional<int64_t> budget, const Li
     agree_on_cost(cost, *ranks_.world());
   }
   ranks_.together([&] {
-    plans_.emplace(config_, std::move(cost), mesh_, links, budget);
+    plans_.emplace(config_, std::move(cost), mesh_, links, budget, micro_batch);
     plans_->plan(micro_batches());
   });
 }
 
-/// Bytes that each rank may hold; unset: no bound.
-std::optional<int64_t> Run::device_budget() {
-  if (config_.memory().has_device_budget()) {
-    return config_.memory().device_budget();
-  }
-  if (!needs_budget(config_.activation_checkpointing().policy())) {
-    return {};
-  }
-  // What the system and other programs will want meanwhile stays free.
-  constexpr int64_t kReservedShare = 10;
-  int64_t available = Device::cpu().available_memory() / ranks_.here().ranks;
-  available -= available / kReservedShare;
+/// The same on all ranks.
+DeviceBudget Run::device_budget() {
+  std::array<int64_t, 2> agreed = {Device::cpu().available_memory() / ranks_.here().ranks, 0};
+  agreed[1] = -memory_.total().live; // the least of both is agreed on
   if (ranks_.world() != nullptr) {
-    ranks_.world()->all_reduce(at::from_blob(&available, {1}, at::kLong), ReduceOp::kMin).wait();
+    ranks_.world()->all_reduce(at::from_blob(agreed.data(), {2}, at::kLong), ReduceOp::kMin).wait();
   }
-  return available;
+  DeviceBudget budget{.bytes = {}, .already_held = -agreed[1]};
+  if (config_.memory().has_device_budget()) {
+    budget.bytes = config_.memory().device_budget();
+  } else if (needs_budget(config_.activation_checkpointing().policy())) {
+    // What the system and other programs will want meanwhile stays free.
+    constexpr int64_t kReservedShare = 10;
+    budget.bytes = agreed[0] - agreed[0] / kReservedShare;
+  }
+  return budget;
 }
 
 Run::~Run() = default;

@@ -138,9 +138,9 @@ class Run {
   Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
   void open();
   void compare_ranks();
-  std::optional<int64_t> device_budget();
+  DeviceBudget device_budget();
   void choose_micro_batch(const LinkCosts& links);
-  void plan_with(int64_t micro_batch, std::optional<int64_t> budget, const LinkCosts& links);
+  void plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkCosts& links);
   void plan_all_windows();
   void allocate();
   RunParts parts();

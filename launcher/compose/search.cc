@@ -147,7 +147,11 @@ SearchResult search(
   for (StepChoice& choice : simple_choices(model, evaluate)) {
     consider(result, std::move(choice), budget);
   }
-  ask_planner(model, kOptimal, budget, evaluate, result);
+  for (const std::string_view planner : kByBudget) {
+    if (planner != kAuto) { // on long chains the optimal one has to round
+      ask_planner(model, planner, budget, evaluate, result);
+    }
+  }
   return result;
 }
 

@@ -65,17 +65,18 @@ std::vector<int64_t> micro_batch_candidates(const RunConfig& config, const Batch
   const RunConfig::Training& training = config.training();
   const bool free = training.has_global_batch_size() && !training.has_micro_batch_size() &&
       !training.has_gradient_accumulation_steps();
-  if (!free || config.activation_checkpointing().policy() != "auto") {
+  const bool budgeted =
+      config.memory().has_device_budget() || config.activation_checkpointing().policy() == "auto";
+  if (!free || !budgeted) {
     return {sizes.micro};
   }
-  std::vector<int64_t> candidates;
-  for (int64_t samples = sizes.micro; samples > 0; samples /= 2) {
-    candidates.push_back(samples);
-    if (samples % 2 != 0) {
-      break;
+  std::vector<int64_t> candidates; // divisors, each at least half as large again as the one before
+  for (int64_t samples = 1; samples <= sizes.micro; ++samples) {
+    const bool grows = candidates.empty() || 2 * samples >= 3 * candidates.back();
+    if (sizes.micro % samples == 0 && (grows || samples == sizes.micro)) {
+      candidates.push_back(samples);
     }
   }
-  std::ranges::reverse(candidates);
   return candidates;
 }
 

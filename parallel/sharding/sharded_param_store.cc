@@ -190,6 +190,7 @@ std::vector<at::Tensor*> ShardedParamStore::tensors(const Slot& slot) {
 }
 
 Ticket ShardedParamStore::reduce(int unit, MicroBatchRange, ReduceAxis axis) {
+  const ScopedCategory category(memory_, Category::kCommunication);
   unit_at(unit).settle_grad();
   switch (axis) {
     case ReduceAxis::kShard:

@@ -124,7 +124,7 @@ TEST_F(Monitors, ABookTakesAnotherPlanOnlyWhereItIsClearlyFaster) {
   ASSERT_TRUE(slowed);
   const double kept = [&] {
     ModelCost slow = cost;
-    PlanBook other(run_->config(), slow, {}, {}, book.budget());
+    PlanBook other(run_->config(), slow, {}, {}, {.bytes = book.budget()});
     return other.report_with(1, present).seconds;
   }();
   EXPECT_TRUE(book.refine(1, cost));

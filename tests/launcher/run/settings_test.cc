@@ -88,8 +88,8 @@ TEST(Settings, OfTheBatchesAndTheMesh) {
   EXPECT_EQ(settings.ranks, 6);
 }
 
-// Halves of the largest, down to an odd one; nothing to choose where the config says it, or no budget
-// decides.
+// Divisors that grow by half at least; nothing to choose where the config says it, or there is no
+// budget.
 TEST(Settings, MicroBatchesToChooseFrom) {
   const auto candidates = [](const std::vector<std::string>& overrides) {
     const RunConfig config = config_with(overrides);
@@ -98,12 +98,16 @@ TEST(Settings, MicroBatchesToChooseFrom) {
   const std::string automatic = "activation_checkpointing.policy=auto";
   const std::string free = "training.micro_batch_size=null";
   EXPECT_THAT(
-      candidates({automatic, free, "training.global_batch_size=24"}), ElementsAre(3, 6, 12, 24));
+      candidates({automatic, free, "training.global_batch_size=24"}),
+      ElementsAre(1, 2, 3, 6, 12, 24));
   EXPECT_THAT(candidates({automatic, free, "training.global_batch_size=1"}), ElementsAre(1));
   EXPECT_THAT(
       candidates({automatic, "training.micro_batch_size=2", "training.global_batch_size=24"}),
       ElementsAre(2));
   EXPECT_THAT(candidates({free, "training.global_batch_size=24"}), ElementsAre(24));
+  EXPECT_THAT(
+      candidates({free, "training.global_batch_size=45", "memory.device_budget=1GiB"}),
+      ElementsAre(1, 3, 5, 9, 15, 45));
 }
 
 TEST(Settings, OfTheOptimizerAndItsGroups) {
