@@ -18,10 +18,6 @@
 namespace palimpsest {
 namespace {
 
-/// One computes, the next one's parameters arrive, and a rerun of two blocks keeps both for their
-/// backward.
-constexpr int kPrefetchedBlocks = 3;
-
 Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelCost& cost) {
   PolicyOptions options;
   if (settings.has_n()) {

@@ -21,7 +21,6 @@ namespace {
 
 constexpr int64_t kMostSamples = 4096; // of a micro-batch where nothing bounds it
 constexpr int kManyRanks = 1024;
-constexpr int kPrefetchedBlocks = 3; // as a run's plans do
 
 std::vector<int64_t> divisors(int64_t number) {
   std::vector<int64_t> found;

@@ -18,6 +18,10 @@ namespace palimpsest {
 /// a window, it lets the next ones' parameters arrive while one computes. `blocks` >= 1.
 int64_t window_of_blocks(const Job& job, int blocks);
 
+/// The window of steps whose user says nothing: one block computes, the next one's parameters
+/// arrive, and a rerun of two blocks keeps both for their backward.
+inline constexpr int kPrefetchedBlocks = 3;
+
 Plans gather_pass(const Plans& plans, const Job& job, const PlanOptions& options);
 
 } // namespace palimpsest
