@@ -4,6 +4,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,12 +23,7 @@ using ::testing::Not;
 using testing::TestFolder;
 
 std::string decoder(const TestFolder& folder) {
-  std::mt19937 random(3);
-  std::string text;
-  for (int index = 0; index < 64 * 65; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 64 * 65, 3);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 64, num_hidden_layers: 6, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 176, vocab_size: 256, dropout: 0.1}}

@@ -4,6 +4,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,12 +24,7 @@ using testing::Records;
 using testing::TestFolder;
 
 std::string yaml(const TestFolder& folder) {
-  std::mt19937 random(3);
-  std::string text;
-  for (int index = 0; index < 32 * 17; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 32 * 17, 3);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 32, num_hidden_layers: 2, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 88, vocab_size: 256, dropout: 0.1}}

@@ -4,13 +4,13 @@
 
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <random>
 #include <set>
 #include <span>
 
@@ -24,12 +24,7 @@ constexpr int kSteps = 5;
 constexpr double kRate = 1e-3;
 
 std::string yaml(const TestFolder& folder) {
-  std::mt19937 random(5);
-  std::string text;
-  for (int index = 0; index < 64 * 17; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 64 * 17, 5);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 32, num_hidden_layers: 3, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 88, vocab_size: 256, dropout: 0.1, attention_dropout: 0.1}}

@@ -3,12 +3,12 @@
 
 #include <palimpsest/launcher/compose/monitor.h>
 #include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <limits>
-#include <random>
 
 namespace palimpsest {
 namespace {
@@ -29,12 +29,7 @@ class Notes final : public Observer {
 class Monitors : public ::testing::Test {
  protected:
   Monitors() {
-    std::mt19937 random(3);
-    std::string text;
-    for (int index = 0; index < 64 * 33; ++index) {
-      text += static_cast<char>('a' + random() % 26);
-    }
-    std::ofstream(folder_ / "text.txt") << text;
+    testing::write_letters(folder_ / "text.txt", 64 * 33, 3);
     const std::string yaml = fmt::format(
         R"(model: {{family: llama, hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 176, vocab_size: 256}}

@@ -2,10 +2,9 @@
 // but their place.
 
 #include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
-
-#include <random>
 
 namespace palimpsest {
 namespace {
@@ -14,12 +13,7 @@ using testing::Finished;
 using testing::TestFolder;
 
 std::string yaml(const TestFolder& folder) {
-  std::mt19937 random(3);
-  std::string text;
-  for (int index = 0; index < 24 * 39; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 24 * 39, 3);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 24, num_hidden_layers: 4, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 56, vocab_size: 256, dropout: 0.1, attention_dropout: 0.1}}

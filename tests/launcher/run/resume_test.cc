@@ -6,13 +6,13 @@
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/launcher/compose/checkpoint_export.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
 #include <cstdlib>
-#include <random>
 
 namespace palimpsest {
 namespace {
@@ -25,12 +25,7 @@ using ::testing::ThrowsMessage;
 
 /// 21 samples in batches of 12 and 9, so that epochs end inside the run, one of them with the save.
 std::string yaml(const TestFolder& folder) {
-  std::mt19937 random(7);
-  std::string text;
-  for (int index = 0; index < 21 * 13; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 21 * 13, 7);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 56, vocab_size: 256, dropout: 0.1}}

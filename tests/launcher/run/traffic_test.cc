@@ -5,6 +5,7 @@
 #include <palimpsest/core/plan/unit_layout.h>
 #include <palimpsest/parallel/comm/counting.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/files/letters.h>
 
 #include <fmt/format.h>
 
@@ -12,7 +13,6 @@
 #include <deque>
 #include <functional>
 #include <optional>
-#include <random>
 
 namespace palimpsest {
 namespace {
@@ -22,12 +22,7 @@ using testing::TestFolder;
 
 /// Every unit's elements divide by 2, 3 and 4.
 std::string yaml(const TestFolder& folder) {
-  std::mt19937 random(3);
-  std::string text;
-  for (int index = 0; index < 48 * 9; ++index) {
-    text += static_cast<char>('a' + random() % 26);
-  }
-  std::ofstream(folder / "text.txt") << text;
+  testing::write_letters(folder / "text.txt", 48 * 9, 3);
   return fmt::format(
       R"(model: {{family: llama, hidden_size: 48, num_hidden_layers: 3, num_attention_heads: 4,
   num_key_value_heads: 2, intermediate_size: 96, vocab_size: 256}}
