@@ -14,6 +14,11 @@ namespace palimpsest {
 /// finite, is no whole number of bytes or exceeds int64.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
+/// What parse_bytes() reads, for messages: "give a size: {}".
+inline constexpr std::string_view kSizesAllowed =
+    "bytes such as 4096, or with a unit such as 500 MB or 8GiB (kB, MB, GB, TB are powers of 1000; "
+    "KiB, MiB, GiB, TiB of 1024)";
+
 /// The shortest exact-enough form for people: "812 B", "3.42 MiB", "1.00 GiB" (three significant
 /// digits).
 std::string format_bytes(int64_t bytes);

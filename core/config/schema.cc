@@ -1,3 +1,4 @@
+#include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/schema.h>
 
@@ -37,7 +38,8 @@ std::string describe_item(const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return "a number" + describe_range(options);
     case FieldDescriptor::CPPTYPE_INT64:
-      return options.bytes() ? "a size such as 8GiB" : "an integer" + describe_range(options);
+      return options.bytes() ? fmt::format("a size{}: {}", describe_range(options), kSizesAllowed)
+                             : "an integer" + describe_range(options);
     default:
       return options.allowed().empty() ? "text"
                                        : fmt::format("{}", fmt::join(options.allowed(), ", "));

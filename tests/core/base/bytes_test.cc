@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <string_view>
 #include <tuple>
 
@@ -22,6 +23,20 @@ TEST(ParseBytes, AcceptsUnitsAndPlainNumbers) {
   for (const auto& [text, bytes] : cases) {
     EXPECT_EQ(parse_bytes(text), bytes) << text;
   }
+}
+
+TEST(ParseBytes, ReadsWhatMessagesAllow) {
+  int64_t thousands = 1;
+  int64_t binary = 1;
+  for (const std::string prefix : {"k", "M", "G", "T"}) {
+    const std::string decimal_unit = prefix + "B";
+    const std::string binary_unit = (prefix == "k" ? "K" : prefix) + "iB";
+    EXPECT_EQ(parse_bytes("1" + decimal_unit), thousands *= 1000);
+    EXPECT_EQ(parse_bytes("1" + binary_unit), binary *= 1024);
+    EXPECT_NE(kSizesAllowed.find(decimal_unit), std::string_view::npos) << decimal_unit;
+    EXPECT_NE(kSizesAllowed.find(binary_unit), std::string_view::npos) << binary_unit;
+  }
+  EXPECT_EQ(parse_bytes("500 MB"), 500'000'000);
 }
 
 TEST(ParseBytes, RefusesWhatIsNoSize) {

@@ -148,8 +148,11 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"training.reproducible", "yes", "true or false"},
         Refused{"training.reproducible", "1", "true or false"},
         Refused{"training.reproducible", "\"true\"", "true or false"},
-        Refused{"memory.device_budget", "8GiBs", "a size such as 8GiB, or auto"},
-        Refused{"memory.device_budget", "-8GiB", "a size such as 8GiB, or auto"},
+        Refused{"memory.device_budget", "8GiBs", "a size of at least 1: bytes such as 4096, or"},
+        Refused{"memory.device_budget", "-8GiB", "with a unit such as 500 MB or 8GiB"},
+        Refused{"memory.device_budget", "8 gb", "(kB, MB, GB, TB are powers of 1000; KiB, MiB,"},
+        Refused{"memory.device_budget", "0", "GiB, TiB of 1024), or auto"},
+        Refused{"parallel.prefetch", "1e9", "a size of at least 0: bytes such as 4096"},
         Refused{"parallel.zero", "4", "an integer from 0 to 3, or shard_grad_op for 2"},
         Refused{"scheduler.warmup_ratio", "1.01", "a number from 0 to 1"},
         Refused{"model.dropout", "1", "a number of at least 0 and below 1"}));

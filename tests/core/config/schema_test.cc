@@ -73,7 +73,9 @@ TEST(Schema, DescribesWhatIsAllowed) {
       describe(RunConfig::Optimizer::descriptor(), "betas"),
       "a list of 2, each a number of at least 0 and below 1");
   EXPECT_EQ(
-      describe(RunConfig::Memory::descriptor(), "host_budget"), "a size such as 8GiB, or auto");
+      describe(RunConfig::Memory::descriptor(), "host_budget"),
+      "a size of at least 1: bytes such as 4096, or with a unit such as 500 MB or 8GiB (kB, MB, "
+      "GB, TB are powers of 1000; KiB, MiB, GiB, TiB of 1024), or auto");
   EXPECT_EQ(describe(RunConfig::Training::descriptor(), "reproducible"), "true or false");
 }
 
