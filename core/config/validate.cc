@@ -34,6 +34,7 @@ struct OnlyWith {
   const char* key;
   const char* other;
   std::vector<std::string> values;
+  bool decided_else = false; // with other values its default is not what holds
 };
 
 const std::vector<OnlyWith>& only_with() {
@@ -49,7 +50,8 @@ const std::vector<OnlyWith>& only_with() {
       {"activation_checkpointing.count", "activation_checkpointing.policy", {"key_layers"}},
       {"activation_checkpointing.tape",
        "activation_checkpointing.policy",
-       {"none", "full", "every_n", "uniform", "sqrt", "key_layers"}},
+       {"none", "full", "every_n", "uniform", "sqrt", "key_layers"},
+       /*decided_else=*/true},
       {"activation_checkpointing.keep_last_segment",
        "activation_checkpointing.policy",
        {"full", "every_n", "uniform", "sqrt", "key_layers"}},
@@ -215,7 +217,8 @@ class Validator {
   }
 
   void check_only_with(const OnlyWith& rule) {
-    if (!given(rule.key) || holds(rule, config_)) {
+    const bool asked = rule.decided_else ? mentioned(origins_, rule.key) : given(rule.key);
+    if (!asked || holds(rule, config_)) {
       return;
     }
     if (rule.values.empty()) {

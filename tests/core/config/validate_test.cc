@@ -1,6 +1,7 @@
 // Covers: core/config/supported.cc
 #include <palimpsest/tests/core/config/loading.h>
 
+#include <palimpsest/core/config/schema.h>
 #include <palimpsest/core/config/supported.h>
 
 #include <gmock/gmock.h>
@@ -124,6 +125,33 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {"parallel.zero=hybrid_shard"},
             {"needs parallel.replicate or parallel.shard"}}));
+
+// What decides by a budget chooses its tapes: asking for the default's would not be honoured.
+TEST(Validate, ATapeIsAskedForOnlyWhereItIsHeeded) {
+  const auto& policies =
+      options_of(*RunConfig::ActivationCheckpointing::descriptor()->FindFieldByName("policy"));
+  for (const std::string& policy : policies.allowed()) {
+    const bool chooses = policy == "auto" || policy == "chen_greedy" || policy == "revolve" ||
+        policy == "dynamic_programming";
+    std::vector<std::string> overrides = {"activation_checkpointing.policy=" + policy};
+    if (policy == "every_n") {
+      overrides.emplace_back("activation_checkpointing.n=2");
+    } else if (policy == "key_layers") {
+      overrides.emplace_back("activation_checkpointing.count=1");
+    }
+    EXPECT_EQ(refusal(minimal(), overrides), "");
+    overrides.emplace_back();
+    for (const std::string tape : {"full", "lean"}) {
+      overrides.back() = "activation_checkpointing.tape=" + tape;
+      const std::string said = refusal(minimal(), overrides);
+      if (chooses) {
+        EXPECT_THAT(said, HasSubstr("is " + policy + "; it belongs to none, full, every_n"));
+      } else {
+        EXPECT_EQ(said, "") << policy << ' ' << tape;
+      }
+    }
+  }
+}
 
 TEST(Validate, EqualValuesInTwoPlacesPass) {
   EXPECT_EQ(refusal(minimal(), {"model.family=llama"}), ""); // what the preset says
