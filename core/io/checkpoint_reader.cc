@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <set>
 #include <system_error>
@@ -202,11 +203,15 @@ void CheckpointReader::compare_with(std::span<const StateDeclaration> expected) 
     }
   }
   if (!faults.empty()) {
+    constexpr size_t kMostListed = 20;
+    const size_t listed = std::min(faults.size(), kMostListed);
     throw UserError(
-        "{}: the checkpoint does not hold the states of this run ({} faults)\n  {}",
+        "{}: the checkpoint does not hold the states of this run, which is of another model, "
+        "optimizer or precision; {} differ\n  {}{}",
         folder_.string(),
         faults.size(),
-        fmt::join(faults, "\n  "));
+        fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(listed), "\n  "),
+        listed < faults.size() ? fmt::format("\n  and {} more", faults.size() - listed) : "");
   }
 }
 

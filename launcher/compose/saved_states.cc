@@ -60,6 +60,20 @@ void for_each_piece(const Chain& chain, ShardedParamStore& store, Visit visit) {
   }
 }
 
+/// What a checkpoint calls this state. A parameter's fp32 values are its master where it computes in
+/// another type, else the parameter itself: the same numbers, whichever the run that saved had.
+StateDeclaration stored_as(StateDeclaration wanted, const CheckpointManifest& manifest) {
+  const bool values = wanted.state == kMasterState || wanted.state == kParameterState;
+  const auto other = wanted.state == kMasterState ? kParameterState : kMasterState;
+  const auto has = [&](std::string_view state) {
+    return find_state(manifest, wanted.name, state) != nullptr;
+  };
+  if (values && wanted.dtype == StoredDtype::F32 && !has(wanted.state) && has(other)) {
+    wanted.state = other;
+  }
+  return wanted;
+}
+
 } // namespace
 
 std::vector<StatePiece> SavedStates::pieces() const {
@@ -93,14 +107,15 @@ PieceSource SavedStates::source() const {
 
 void SavedStates::load(const CheckpointReader& reader) const {
   std::vector<StateDeclaration> expected;
-  for_each_piece(
-      chain_, store_, [&](int, const HeldPiece& held) { expected.push_back(held.piece.whole); });
+  for_each_piece(chain_, store_, [&](int, const HeldPiece& held) {
+    expected.push_back(stored_as(held.piece.whole, reader.manifest()));
+  });
   reader.compare_with(expected);
   for_each_piece(chain_, store_, [&](int, const HeldPiece& held) {
     if (held.piece.count > 0) {
       reader.read(
           held.piece.whole.name,
-          held.piece.whole.state,
+          stored_as(held.piece.whole, reader.manifest()).state,
           held.piece.begin,
           held.piece.begin + held.piece.count,
           {static_cast<std::byte*>(held.values.mutable_data_ptr()), held.values.nbytes()});

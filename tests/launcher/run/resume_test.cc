@@ -251,6 +251,47 @@ TEST(Resume, WhatWouldChangeTheNumbersIsRefusedAndListed) {
       ThrowsMessage<Error>(HasSubstr("samples an epoch")));
 }
 
+// A master and the parameter of a run in fp32 are the same numbers: nothing is lost either way.
+TEST(Resume, ComputesInAnotherTypeWhereThatIsAllowed) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const std::vector<std::pair<std::string, std::string>> changes = {
+      {"bf16", "fp32"}, {"fp32", "bf16"}};
+  for (const auto& [before, after] : changes) {
+    SCOPED_TRACE(before + " -> " + after);
+    const Finished whole = testing::train_on(3, config, folder, overrides({3, 3}, before));
+    forget_after_five(folder);
+    EXPECT_THAT(
+        [&] {
+          testing::train_on(2, config, folder, overrides({2, 1}, after), false);
+        },
+        ThrowsMessage<Error>(AllOf(
+            HasSubstr("precision.compute: " + before + " -> " + after),
+            HasSubstr("--allow-change"))));
+    const auto saved = states(folder / "run/step-00000005");
+    palimpsest::Run run(
+        testing::run_config(config, folder, overrides({1, 0}, after)), /*allow_change=*/true);
+    run.prepare();
+    std::map<std::string, std::vector<float>> read;
+    testing::add_parameters(run, read);
+    for (const auto& [name, values] : read) {
+      const std::string& bytes = saved.at(name + (before == "bf16" ? " master" : " parameter"));
+      ASSERT_EQ(bytes.size(), values.size() * sizeof(float)) << name;
+      EXPECT_EQ(std::memcmp(bytes.data(), values.data(), bytes.size()), 0) << name;
+    }
+    testing::Records records;
+    EXPECT_TRUE(run.train({&records}));
+    ASSERT_EQ(records.all.size(), 5U);
+    for (size_t step = 0; step < 5; ++step) {
+      const double loss = whole.records.all[step + 5].loss;
+      EXPECT_NEAR(records.all[step].loss, loss, 2e-2 * loss);
+    }
+    EXPECT_EQ(
+        states(folder / "run/step-00000010").count("model.norm.weight master"),
+        after == "bf16" ? 1 : 0);
+  }
+}
+
 // A failure of one rank is everybody's, named once.
 TEST(Resume, AnErrorOfOneRankEndsAll) {
   std::vector<std::string> messages(3);
