@@ -27,11 +27,16 @@ void check_problem(const AttentionProblem& p) {
       p.k.numel(),
       p.v.numel());
   check(
-      p.k.size(1) > 0 && (!p.causal || p.q.size(1) == p.k.size(1)),
+      p.k.size(1) > 0 && (!p.mask.causal || p.q.size(1) == p.k.size(1)),
       "attention: {} queries and {} keys{}",
       p.q.size(1),
       p.k.size(1),
-      p.causal ? " under a causal mask" : "");
+      p.mask.causal ? " under a causal mask" : "");
+  check(
+      p.mask.window >= 0 && (p.mask.causal || p.mask.window == 0),
+      "attention: a window of {}{}",
+      p.mask.window,
+      p.mask.causal ? "" : " without a causal mask");
   check(p.scale > 0, "attention: scale {} is not positive", p.scale);
   check(
       p.dropout.p == 0 ||
@@ -71,10 +76,13 @@ MaterialisedHead materialise(const AttentionProblem& p, int64_t b, int64_t h) {
   MaterialisedHead head{
       head_of(p.q, b, h), head_of(p.k, b, kv_head), head_of(p.v, b, kv_head), {}, {}};
   head.scores = at::matmul(head.q, head.k.t()) * p.scale;
-  if (p.causal) {
-    const at::Tensor future =
-        at::ones({p.q.size(1), p.k.size(1)}, p.q.options().dtype(at::kBool)).triu(1);
-    head.scores.masked_fill_(future, -std::numeric_limits<double>::infinity());
+  if (p.mask.causal) {
+    const at::Tensor all = at::ones({p.q.size(1), p.k.size(1)}, p.q.options().dtype(at::kBool));
+    at::Tensor hidden = all.triu(1);
+    if (p.mask.window > 0) {
+      hidden = hidden.logical_or(all.tril(-p.mask.window));
+    }
+    head.scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   }
   if (p.dropout.p > 0) {
     const at::Tensor factors = at::empty({p.q.size(1), p.k.size(1)}, at::kFloat);
@@ -156,14 +164,21 @@ at::Tensor result_like(const at::Tensor& given, const at::Tensor& input, const c
 
 } // namespace
 
+int64_t causal_pairs(int64_t length, int64_t window) {
+  if (window == 0 || window >= length) {
+    return length * (length + 1) / 2;
+  }
+  return window * (window + 1) / 2 + (length - window) * window;
+}
+
 AttentionOutput attention_forward(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
     double scale,
-    bool causal,
+    const AttentionMask& mask,
     const AttentionDropout& dropout) {
-  const AttentionProblem problem{q, k, v, scale, causal, dropout};
+  const AttentionProblem problem{q, k, v, scale, mask, dropout};
   check_problem(problem);
   AttentionOutput output{
       at::empty(q.sizes(), q.options()),
@@ -181,10 +196,10 @@ AttentionGradients attention_backward(
     const at::Tensor& out,
     const at::Tensor& logsumexp,
     double scale,
-    bool causal,
+    const AttentionMask& mask,
     const AttentionDropout& dropout,
     AttentionGradients into) {
-  const AttentionProblem problem{q, k, v, scale, causal, dropout};
+  const AttentionProblem problem{q, k, v, scale, mask, dropout};
   check_problem(problem);
   check(
       dout.sizes() == q.sizes() && out.sizes() == q.sizes() && logsumexp.is_contiguous() &&

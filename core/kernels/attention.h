@@ -2,9 +2,10 @@
 
 // Scaled dot-product attention with grouped key/value heads, without the T x T matrix.
 //
-//   auto [out, logsumexp] = kernels::attention_forward(q, k, v, scale, /*causal=*/true);
+//   const kernels::AttentionMask mask{.causal = true};
+//   auto [out, logsumexp] = kernels::attention_forward(q, k, v, scale, mask);
 //   kernels::attention_backward(
-//       dout, q, k, v, out, logsumexp, scale, true, {}, {dq, dk, dv});   // views of one dqkv
+//       dout, q, k, v, out, logsumexp, scale, mask, {}, {dq, dk, dv});   // views of one dqkv
 //
 // q [B,T,Hq,D], k and v [B,S,Hkv,D], with Hq a multiple of Hkv: query head h reads key/value head h
 // / (Hq/Hkv). The usual inputs are views of one fused tensor: any strides but 1 in the last
@@ -14,6 +15,18 @@
 #include <palimpsest/core/kernels/dropout.h>
 
 namespace palimpsest::kernels {
+
+/// Which keys a query sees.
+struct AttentionMask {
+  bool causal = false; ///< query t sees keys 0 .. t; asks for as many keys as queries
+  /// Of those only the last so many, its own among them: a sliding window (Beltagy et al., 2020;
+  /// Mistral's). 0: all. Goes with `causal`.
+  int64_t window = 0;
+};
+
+/// Pairs of a query and a key that it sees, in one causal sequence: with window w below the length
+/// t, w (w + 1) / 2 + (t - w) w; otherwise t (t + 1) / 2.
+int64_t causal_pairs(int64_t length, int64_t window);
 
 /// Dropout on the probabilities; p = 0 is none.
 struct AttentionDropout {
@@ -33,13 +46,13 @@ struct AttentionGradients {
   at::Tensor dv; ///< [B,S,Hkv,D]
 };
 
-/// softmax(scale q k^T) v. `causal` lets query t see keys 0 .. t and asks for T = S.
+/// softmax(scale q k^T) v. Tiles that a mask hides whole cost nothing.
 AttentionOutput attention_forward(
     const at::Tensor& q,
     const at::Tensor& k,
     const at::Tensor& v,
     double scale,
-    bool causal,
+    const AttentionMask& mask,
     const AttentionDropout& dropout = {});
 
 /// The gradients from dout [B,T,Hq,D] and what the forward gave. `into` names tensors to overwrite
@@ -52,7 +65,7 @@ AttentionGradients attention_backward(
     const at::Tensor& out,
     const at::Tensor& logsumexp,
     double scale,
-    bool causal,
+    const AttentionMask& mask,
     const AttentionDropout& dropout = {},
     AttentionGradients into = {});
 

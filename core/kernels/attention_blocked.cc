@@ -159,9 +159,36 @@ float exponentials(float* values, int64_t count, float scale, float shift) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// Keys of a tile starting at `first_key` that query `t` may see, at most `keys`.
-int64_t visible_keys(bool causal, int64_t t, int64_t first_key, int64_t keys) {
-  return causal ? std::clamp<int64_t>(t + 1 - first_key, 0, keys) : keys;
+/// Keys [begin, end) of a tile.
+struct Visible {
+  int64_t begin;
+  int64_t end;
+  int64_t count() const {
+    return end - begin;
+  }
+};
+
+// Those of the tile [first_key, first_key + keys) that query `t` sees; none is an empty range.
+Visible visible_keys(const AttentionMask& mask, int64_t t, int64_t first_key, int64_t keys) {
+  if (!mask.causal) {
+    return {0, keys};
+  }
+  const int64_t end = std::clamp<int64_t>(t + 1 - first_key, 0, keys);
+  const int64_t begin = mask.window == 0 ? 0 : t + 1 - mask.window - first_key;
+  return {std::clamp<int64_t>(begin, 0, end), end};
+}
+
+// Where the tiles of the block of queries from `first` on begin: tiles lie at multiples of their
+// width.
+int64_t first_tile(const AttentionMask& mask, int64_t first) {
+  const int64_t key = mask.window == 0 ? 0 : std::max<int64_t>(first + 1 - mask.window, 0);
+  return key / kKeys * kKeys;
+}
+
+// Zeros for what a query does not see.
+void hide(float* values, const Visible& visible, int64_t keys) {
+  std::fill(values, values + visible.begin, 0.0F);
+  std::fill(values + visible.end, values + keys, 0.0F);
 }
 
 // Running maximum and sum of each query of a block: the online softmax (Milakov and Gimelshein,
@@ -180,18 +207,19 @@ struct OnlineSoftmax {
   void add(
       int64_t row,
       float* scores,
-      int64_t visible,
+      const Visible& visible,
       int64_t keys,
       float scale,
       float* out,
       int64_t width) {
-    std::fill(scores + visible, scores + keys, 0.0F);
-    if (visible == 0) {
+    hide(scores, visible, keys);
+    if (visible.count() == 0) {
       return;
     }
-    const float top = std::max(maximum[row], scale * largest(scores, visible));
+    float* seen = scores + visible.begin;
+    const float top = std::max(maximum[row], scale * largest(seen, visible.count()));
     const float rescale = std::exp(maximum[row] - top);
-    sum[row] = sum[row] * rescale + exponentials(scores, visible, scale, top);
+    sum[row] = sum[row] * rescale + exponentials(seen, visible.count(), scale, top);
     maximum[row] = top;
     if (out != nullptr && rescale != 1.0F) {
       const FloatTag d;
@@ -253,14 +281,15 @@ void forward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const int64_t last_key = p.causal ? first + queries : p.k.size(1);
+  const int64_t first_key = first_tile(p.mask, first);
+  const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
   const Head<T> out_head(output.out, b, h);
   const Panel q = widen(Head<T>(p.q, b, h), first, queries, scratch.queries);
   const Panel out = accumulator(out_head, first, scratch.out);
   OnlineSoftmax softmax;
-  for (int64_t c = 0; c < last_key; c += kKeys) {
+  for (int64_t c = first_key; c < last_key; c += kKeys) {
     const int64_t keys = std::min(kKeys, last_key - c);
     const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
     const Panel v = widen(values_head, c, keys, scratch.values_tile);
@@ -271,20 +300,21 @@ void forward_block(
     }
     for (int64_t r = 0; r < queries; ++r) {
       float* scores = scratch.scores.data + r * kKeys;
-      const int64_t visible = visible_keys(p.causal, first + r, c, keys);
+      const Visible visible = visible_keys(p.mask, first + r, c, keys);
       softmax.add(
           r,
           scores,
           visible,
           keys,
           static_cast<float>(p.scale),
-          c == 0 ? nullptr : out.data + r * out.stride,
+          c == first_key ? nullptr : out.data + r * out.stride,
           width);
       if (p.dropout.p > 0) {
-        multiply(scores, scratch.factors + r * keys, visible);
+        multiply(
+            scores + visible.begin, scratch.factors + r * keys + visible.begin, visible.count());
       }
     }
-    product('N', 'N', {queries, width, keys}, scratch.scores, v, c == 0 ? 0.0F : 1.0F, out);
+    product('N', 'N', {queries, width, keys}, scratch.scores, v, c == first_key ? 0.0F : 1.0F, out);
   }
   float* logsumexp =
       output.logsumexp.data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
@@ -302,13 +332,18 @@ void softmax_backward_row(
     float* scores,
     float* gradients,
     const float* factors,
-    int64_t visible,
+    const Visible& visible,
     int64_t keys,
     float scale,
     float logsumexp,
     float delta) {
+  hide(scores, visible, keys);
+  hide(gradients, visible, keys);
+  scores += visible.begin;
+  gradients += visible.begin;
+  factors = factors == nullptr ? nullptr : factors + visible.begin;
   const FloatTag d;
-  for_each_vector(visible, [&](int64_t i, size_t lanes) HWY_ATTR {
+  for_each_vector(visible.count(), [&](int64_t i, size_t lanes) HWY_ATTR {
     const auto p = hn::Exp(
         d, hn::MulSub(load(d, scores + i, lanes), hn::Set(d, scale), hn::Set(d, logsumexp)));
     auto dp = load(d, gradients + i, lanes);
@@ -322,8 +357,6 @@ void softmax_backward_row(
     store(d, used, scores + i, lanes);
     store(d, ds, gradients + i, lanes);
   });
-  std::fill(scores + visible, scores + keys, 0.0F);
-  std::fill(gradients + visible, gradients + keys, 0.0F);
 }
 
 template <typename T>
@@ -351,7 +384,8 @@ void backward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const int64_t last_key = p.causal ? first + queries : p.k.size(1);
+  const int64_t first_key = first_tile(p.mask, first);
+  const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
   const Head<T> upstream_head(dout, b, h);
@@ -366,7 +400,7 @@ void backward_block(
   for (int64_t r = 0; r < queries; ++r) {
     delta[r] = dot(upstream_head.row(first + r), out_head.row(first + r), width);
   }
-  for (int64_t c = 0; c < last_key; c += kKeys) {
+  for (int64_t c = first_key; c < last_key; c += kKeys) {
     const int64_t keys = std::min(kKeys, last_key - c);
     const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
     const Panel v = widen(values_head, c, keys, scratch.values_tile);
@@ -381,7 +415,7 @@ void backward_block(
           scratch.scores.data + r * kKeys,
           scratch.gradients.data + r * kKeys,
           p.dropout.p > 0 ? scratch.factors + r * keys : nullptr,
-          visible_keys(p.causal, first + r, c, keys),
+          visible_keys(p.mask, first + r, c, keys),
           keys,
           static_cast<float>(p.scale),
           logsumexp[r],
@@ -389,7 +423,8 @@ void backward_block(
     }
     const Panel dk_tile{dk.data + c * dk.stride, dk.stride};
     const Panel dv_tile{dv.data + c * dv.stride, dv.stride};
-    product('N', 'N', {queries, width, keys}, scratch.gradients, k, c == 0 ? 0.0F : 1.0F, dq);
+    product(
+        'N', 'N', {queries, width, keys}, scratch.gradients, k, c == first_key ? 0.0F : 1.0F, dq);
     product('T', 'N', {keys, width, queries}, scratch.gradients, q, 1.0F, dk_tile);
     product('T', 'N', {keys, width, queries}, scratch.scores, upstream, 1.0F, dv_tile);
   }

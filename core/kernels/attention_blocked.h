@@ -13,7 +13,7 @@ struct AttentionProblem {
   at::Tensor k;
   at::Tensor v;
   double scale = 1;
-  bool causal = false;
+  AttentionMask mask = {};
   AttentionDropout dropout = {};
 };
 

@@ -24,6 +24,20 @@ at::Tensor operand(const at::Tensor& tensor) {
   return onednn::is_operand(tensor) ? tensor : tensor.contiguous();
 }
 
+bool is_weight_operand(const at::Tensor& weight) {
+  return onednn::is_operand(weight) || onednn::is_operand(weight.t());
+}
+
+// A weight [N,K] as it lies in memory, or transposed.
+onednn::Matrix weight_view(const at::Tensor& weight) {
+  return onednn::is_operand(weight) ? onednn::view(weight)
+                                    : onednn::transposed(onednn::view(weight.t()));
+}
+
+at::Tensor weight_operand(const at::Tensor& weight) {
+  return is_weight_operand(weight) ? weight : weight.contiguous();
+}
+
 void check_product(const at::Tensor& a, const at::Tensor& b, const char* function) {
   check(
       a.dim() == 2 && b.dim() == 2,
@@ -123,12 +137,12 @@ void linear_forward_out(
   const bool in_place = residual.defined() && residual.scalar_type() == y.scalar_type() &&
       residual.const_data_ptr() == y.const_data_ptr() && residual.strides() == y.strides();
   const at::Tensor left = operand(x);
-  const at::Tensor right = operand(weight);
+  const at::Tensor right = weight_operand(weight);
   const at::Tensor addend = residual.defined() && !in_place ? operand(residual) : at::Tensor();
   const at::Tensor row_bias = bias.defined() ? bias.contiguous() : at::Tensor();
   onednn::Matmul product{
       .a = onednn::view(left),
-      .b = onednn::transposed(onednn::view(right)),
+      .b = onednn::transposed(weight_view(right)),
       .c = onednn::view(y),
       .accumulate = in_place};
   if (bias.defined()) {
@@ -170,10 +184,10 @@ void linear_backward_input_out(
     return;
   }
   const at::Tensor left = operand(dy);
-  const at::Tensor right = operand(weight);
+  const at::Tensor right = weight_operand(weight);
   onednn::matmul(
       {.a = onednn::view(left),
-       .b = onednn::view(right),
+       .b = weight_view(right),
        .c = onednn::view(dx),
        .accumulate = accumulate});
 }
@@ -196,7 +210,11 @@ void linear_backward_weight(
       "linear_backward_weight: dy has {} rows, x {}",
       dy.size(0),
       x.size(0));
-  check_shape(grad_weight, {dy.size(1), x.size(1)}, "linear_backward_weight");
+  check(
+      grad_weight.sizes() == at::IntArrayRef({dy.size(1), x.size(1)}) &&
+          is_weight_operand(grad_weight),
+      "linear_backward_weight: a gradient of {} elements does not fit",
+      grad_weight.numel());
   const at::Tensor left = operand(dy);
   if (grad_bias.defined()) {
     check_shape(grad_bias, {dy.size(1)}, "linear_backward_weight: grad_bias");
@@ -209,11 +227,19 @@ void linear_backward_weight(
     return;
   }
   const at::Tensor right = operand(x);
-  onednn::matmul(
-      {.a = onednn::transposed(onednn::view(left)),
-       .b = onednn::view(right),
-       .c = onednn::view(grad_weight),
-       .accumulate = !overwrite});
+  if (onednn::is_operand(grad_weight)) {
+    onednn::matmul(
+        {.a = onednn::transposed(onednn::view(left)),
+         .b = onednn::view(right),
+         .c = onednn::view(grad_weight),
+         .accumulate = !overwrite});
+  } else { // (dy^T x)^T = x^T dy
+    onednn::matmul(
+        {.a = onednn::transposed(onednn::view(right)),
+         .b = onednn::view(left),
+         .c = onednn::view(grad_weight.t()),
+         .accumulate = !overwrite});
+  }
 }
 
 } // namespace palimpsest::kernels

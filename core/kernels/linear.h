@@ -12,7 +12,8 @@
 //
 // All matrices are 2-D. Inputs may be views at any element offset and with any row stride; one
 // whose last dimension is not contiguous is copied first. Outputs must have a contiguous last
-// dimension. No rows (M = 0) is legal. A mismatch of shapes or dtypes throws InternalError.
+// dimension. A weight and its gradient may also be the transposed view of a matrix that is stored
+// [K,N] (GPT-2's): nothing is copied then either. No rows (M = 0) is legal. A mismatch of shapes or dtypes throws InternalError.
 
 #include <ATen/core/Tensor.h>
 

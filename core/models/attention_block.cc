@@ -110,7 +110,7 @@ ForwardResult AttentionBlock::forward(
         heads.k,
         heads.v,
         scale_of(shape_),
-        /*causal=*/true,
+        {.causal = true},
         probability_dropout(shape_, context));
   }
   ForwardResult result;
@@ -197,7 +197,7 @@ at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
         attended,
         logsumexp,
         scale_of(shape),
-        /*causal=*/true,
+        {.causal = true},
         probability_dropout(shape, context),
         {.dq = gradients.q, .dk = gradients.k, .dv = gradients.v});
   }

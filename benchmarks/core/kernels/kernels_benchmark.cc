@@ -126,17 +126,20 @@ void BM_AttentionForward(benchmark::State& state) {
   const AttentionInputs in(dtype_of(state));
   compare(
       state,
-      [&] { attention_forward(in.q(), in.k(), in.v(), 0.125, true); },
+      [&] { attention_forward(in.q(), in.k(), in.v(), 0.125, {.causal = true}); },
       [&] { flash_forward(in); });
 }
 
 void BM_AttentionBackward(benchmark::State& state) {
   const AttentionInputs in(dtype_of(state));
-  const auto [out, logsumexp] = attention_forward(in.q(), in.k(), in.v(), 0.125, true);
+  const auto [out, logsumexp] = attention_forward(in.q(), in.k(), in.v(), 0.125, {.causal = true});
   const auto theirs = flash_forward(in);
   compare(
       state,
-      [&] { attention_backward(in.dout, in.q(), in.k(), in.v(), out, logsumexp, 0.125, true); },
+      [&] {
+        attention_backward(
+            in.dout, in.q(), in.k(), in.v(), out, logsumexp, 0.125, {.causal = true});
+      },
       [&] {
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
             heads_first(in.dout),

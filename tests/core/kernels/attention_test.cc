@@ -23,6 +23,11 @@ struct Case {
   int64_t batch, queries, keys, heads, kv_heads, width;
   bool causal;
   double p;
+  int64_t window = 0;
+
+  AttentionMask mask() const {
+    return {.causal = causal, .window = window};
+  }
 };
 
 // Textbook attention on [B,T,H,D] in fp64, for autograd. `factors` [B,H,T,S] multiply the
@@ -39,8 +44,13 @@ at::Tensor formula(
   const at::Tensor v_heads = v.repeat_interleave(group, 2).permute({0, 2, 1, 3});
   at::Tensor scores = at::matmul(q.permute({0, 2, 1, 3}), k_heads) / std::sqrt(c.width);
   if (c.causal) {
-    const at::Tensor future = at::ones({c.queries, c.keys}, at::kBool).triu(1);
-    scores = scores.masked_fill(future, -std::numeric_limits<double>::infinity());
+    const at::Tensor distance =
+        at::arange(c.queries).unsqueeze(1) - at::arange(c.keys).unsqueeze(0); // back from the query
+    at::Tensor hidden = distance.lt(0);
+    if (c.window > 0) {
+      hidden = hidden.logical_or(distance.ge(c.window));
+    }
+    scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   }
   *logsumexp = at::logsumexp(scores, {3}).detach();
   return at::matmul(at::softmax(scores, -1) * factors, v_heads).permute({0, 2, 1, 3});
@@ -49,7 +59,8 @@ at::Tensor formula(
 void expect_agreement(const Case& c, at::ScalarType dtype, double limit) {
   SCOPED_TRACE(
       testing::Message() << c.batch << "x" << c.queries << "x" << c.keys << " heads " << c.heads
-                         << "/" << c.kv_heads << "x" << c.width << " p " << c.p);
+                         << "/" << c.kv_heads << "x" << c.width << " p " << c.p << " window "
+                         << c.window);
   const at::Tensor q = sample_leaf({c.batch, c.queries, c.heads, c.width}, dtype);
   const at::Tensor k = sample_leaf({c.batch, c.keys, c.kv_heads, c.width}, dtype);
   const at::Tensor v = sample_leaf({c.batch, c.keys, c.kv_heads, c.width}, dtype);
@@ -96,15 +107,15 @@ void expect_agreement(const Case& c, at::ScalarType dtype, double limit) {
         part(dfused, c.heads + c.kv_heads, c.kv_heads)};
   }
   const double scale = 1 / std::sqrt(c.width);
-  const auto [out, logsumexp] = attention_forward(q_in, k_in, v_in, scale, c.causal, dropout);
+  const auto [out, logsumexp] = attention_forward(q_in, k_in, v_in, scale, c.mask(), dropout);
   EXPECT_EQ(out.scalar_type(), dtype);
   EXPECT_TRUE(out.is_contiguous());
   EXPECT_LE(difference(out, expected.detach()), limit);
   EXPECT_LE(difference(logsumexp, expected_logsumexp), std::min(limit, 1e-5));
   const auto gradients = attention_backward(
-      dout.to(dtype), q_in, k_in, v_in, out, logsumexp, scale, c.causal, dropout, into);
+      dout.to(dtype), q_in, k_in, v_in, out, logsumexp, scale, c.mask(), dropout, into);
   // With a single key the probabilities are 1 and the gradients of q and k cancel to zero.
-  if (c.keys > 1) {
+  if (c.keys > 1 && c.window != 1) {
     EXPECT_LE(difference(gradients.dq, q.grad()), 3 * limit);
     EXPECT_LE(difference(gradients.dk, k.grad()), 3 * limit);
   } else {
@@ -127,6 +138,12 @@ const std::vector<Case> kCases{
     {1, 130, 1100, 1, 1, 8, false, 0},
     {2, 67, 67, 4, 2, 16, true, 0.25},
     {1, 600, 600, 1, 1, 8, true, 0.5},
+    {1, 7, 7, 2, 1, 8, true, 0, 1}, // each query sees itself alone
+    {2, 67, 67, 4, 2, 16, true, 0, 5},
+    {2, 67, 67, 2, 1, 16, true, 0, 100}, // wider than the sequence
+    {1, 300, 300, 2, 1, 8, true, 0.25, 128},
+    {1, 1200, 1200, 2, 1, 8, true, 0, 100}, // whole tiles of keys are hidden
+    {1, 1200, 1200, 1, 1, 8, true, 0.25, 700},
 };
 
 TEST_P(AttentionTest, AgreesWithAutogradOfTheFormula) {
@@ -148,7 +165,7 @@ TEST_P(AttentionTest, LargeScoresNeitherOverflowNorVanish) {
   k.select(1, 599).fill_(40); // seen by the last query alone, in the second tile
   const at::Tensor v = at::zeros({1, 600, 1, 8}, dtype);
   v.select(1, 599).fill_(1);
-  const auto [out, logsumexp] = attention_forward(q, k, v, 1.0, true);
+  const auto [out, logsumexp] = attention_forward(q, k, v, 1.0, {.causal = true});
   EXPECT_EQ(out.narrow(1, 0, 599).abs().max().item<float>(), 0);
   EXPECT_EQ(out.select(1, 599).min().item<float>(), 1);
   EXPECT_NEAR(logsumexp.select(2, 599).item<float>(), 9600, 1e-2); // 8 * 30 * 40
@@ -159,26 +176,43 @@ TEST_P(AttentionTest, RepeatsBitwise) {
   const auto dtype = GetParam();
   const at::Tensor q = sample({2, 300, 4, 16}, dtype).to(dtype);
   const at::Tensor k = sample({2, 300, 2, 16}, dtype).to(dtype);
-  const auto first = attention_forward(q, k, k, 0.25, true);
-  const auto gradients = attention_backward(q, q, k, k, first.out, first.logsumexp, 0.25, true);
+  const auto first = attention_forward(q, k, k, 0.25, {.causal = true});
+  const auto gradients =
+      attention_backward(q, q, k, k, first.out, first.logsumexp, 0.25, {.causal = true});
   for (int repeat = 0; repeat < 5; ++repeat) {
-    const auto again = attention_forward(q, k, k, 0.25, true);
+    const auto again = attention_forward(q, k, k, 0.25, {.causal = true});
     EXPECT_TRUE(same_bits(again.out, first.out));
-    const auto other = attention_backward(q, q, k, k, again.out, again.logsumexp, 0.25, true);
+    const auto other =
+        attention_backward(q, q, k, k, again.out, again.logsumexp, 0.25, {.causal = true});
     EXPECT_TRUE(same_bits(other.dq, gradients.dq));
     EXPECT_TRUE(same_bits(other.dk, gradients.dk));
     EXPECT_TRUE(same_bits(other.dv, gradients.dv));
   }
 }
 
+TEST(AttentionMaskTest, CountsThePairsThatAQuerySees) {
+  for (const int64_t length : {1, 2, 7, 64}) {
+    for (const int64_t window : {0, 1, 2, 6, 7, 8, 100}) {
+      int64_t pairs = 0;
+      for (int64_t query = 0; query < length; ++query) {
+        for (int64_t key = 0; key <= query; ++key) {
+          pairs += window == 0 || query - key < window ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(causal_pairs(length, window), pairs) << length << " " << window;
+    }
+  }
+}
+
 TEST(AttentionErrorsTest, MismatchesAreOurErrors) {
   const at::Tensor q = at::zeros({1, 4, 3, 8}, at::kFloat);
   const at::Tensor k = at::zeros({1, 4, 2, 8}, at::kFloat);
-  EXPECT_THROW(attention_forward(q, k, k, 1.0, true), InternalError); // 3 heads over 2
+  EXPECT_THROW(attention_forward(q, k, k, 1.0, {.causal = true}), InternalError); // 3 heads over 2
   const at::Tensor longer = at::zeros({1, 5, 3, 8}, at::kFloat);
-  EXPECT_THROW(attention_forward(q, longer, longer, 1.0, true), InternalError);
-  EXPECT_THROW(attention_forward(q, q, q, 1.0, true, {.p = 0.5}), InternalError); // no rows
-  EXPECT_THROW(attention_forward(q, q, q, -1.0, true), InternalError);
+  EXPECT_THROW(attention_forward(q, longer, longer, 1.0, {.causal = true}), InternalError);
+  EXPECT_THROW(
+      attention_forward(q, q, q, 1.0, {.causal = true}, {.p = 0.5}), InternalError); // no rows
+  EXPECT_THROW(attention_forward(q, q, q, -1.0, {.causal = true}), InternalError);
 }
 
 } // namespace

@@ -51,6 +51,32 @@ TEST_P(LinearTest, ForwardIsTheProductPlusBiasPlusResidual) {
   }
 }
 
+// As GPT-2 stores its weights: [K,N], used as the transposed view.
+TEST_P(LinearTest, AWeightMayBeATransposedView) {
+  const auto dtype = GetParam();
+  for (const auto& [m, k, n] : kShapes) {
+    const at::Tensor x = sample({m, k}, dtype);
+    const at::Tensor w = sample({k, n}, dtype);
+    const at::Tensor dy = sample({m, n}, dtype);
+    const at::Tensor bias = sample({n}, dtype);
+    const at::Tensor weight = at_odd_offset(w.to(dtype)).t();
+    const double limit = tolerance(dtype);
+    EXPECT_LE(
+        difference(linear_forward(x.to(dtype), weight, bias.to(dtype)), at::matmul(x, w) + bias),
+        limit);
+    EXPECT_LE(
+        difference(linear_backward_input(dy.to(dtype), weight), at::matmul(dy, w.t())), limit);
+    const at::Tensor before = at::randn({k, n}, at::kFloat);
+    const at::Tensor product = at::matmul(x.t(), dy);
+    const at::Tensor added = at_odd_offset(before);
+    linear_backward_weight(dy.to(dtype), x.to(dtype), added.t());
+    EXPECT_LE(difference(added, before + product), 3e-6);
+    const at::Tensor stored = at_odd_offset(before);
+    linear_backward_weight(dy.to(dtype), x.to(dtype), stored.t(), {}, /*overwrite=*/true);
+    EXPECT_LE(difference(stored, product), 3e-6);
+  }
+}
+
 TEST_P(LinearTest, InputGradientIsWrittenOrAdded) {
   const auto dtype = GetParam();
   for (const auto& [m, k, n] : kShapes) {

@@ -77,6 +77,59 @@ TEST_P(NormTest, NoRowsIsLegal) {
   EXPECT_TRUE(same_bits(grad, at::full({8}, 2, at::kFloat)));
 }
 
+// Gemma's gain: 1 + weight, in fp32.
+TEST_P(NormTest, AGainOfOnePlusWeightAgreesWithAutograd) {
+  const auto dtype = GetParam();
+  const auto gain = RmsGain::kOnePlusWeight;
+  for (const int64_t width : {7, 56, 512}) {
+    const at::Tensor x = sample_leaf({67, width}, dtype);
+    const at::Tensor weight = sample_leaf({width}, dtype);
+    const at::Tensor dy = sample({67, width}, dtype);
+    const at::Tensor y = formula(x, weight + 1);
+    y.backward(dy);
+    const at::Tensor x_in = x.detach().to(dtype);
+    const at::Tensor weight_in = weight.detach().to(dtype);
+    const RmsNormOutput output = rms_norm_forward(x_in, weight_in, kEps, gain);
+    EXPECT_LE(difference(output.y, y.detach()), tolerance(dtype));
+    const at::Tensor grad = at::zeros({width}, at::kFloat);
+    const at::Tensor dx =
+        rms_norm_backward(dy.to(dtype), x_in, weight_in, output.rstd, grad, {}, gain);
+    EXPECT_LE(difference(dx, x.grad()), 3 * tolerance(dtype));
+    EXPECT_LE(difference(grad, weight.grad()), 3e-6); // nothing on the way is rounded
+  }
+}
+
+// Views of a fused q-k-v tensor, and the gradient in its place.
+TEST_P(NormTest, HeadsAreRowsOfTheirOwn) {
+  const auto dtype = GetParam();
+  for (const int64_t width : {8, 13, 64}) {
+    const at::Tensor fused = sample({19, 5, width}, dtype).to(dtype);
+    const at::Tensor x = fused.narrow(1, 1, 3);
+    const at::Tensor weight = sample({width}, dtype).to(dtype);
+    const at::Tensor others = fused.clone();
+    const at::Tensor y_fused = at::zeros({19, 4, width}, at::TensorOptions(dtype));
+    const at::Tensor rstd = rms_norm_forward_out(y_fused.narrow(1, 1, 3), x, weight, kEps);
+    const at::Tensor rows = x.contiguous().view({-1, width});
+    const auto expected = rms_norm_forward(rows, weight, kEps);
+    EXPECT_TRUE(same_bits(y_fused.narrow(1, 1, 3).reshape({-1, width}), expected.y));
+    EXPECT_TRUE(same_bits(rstd, expected.rstd));
+    EXPECT_EQ(y_fused.select(1, 0).abs().max().item<float>(), 0);
+
+    const at::Tensor dfused = sample({19, 5, width}, dtype).to(dtype);
+    const at::Tensor before = dfused.clone();
+    const at::Tensor grad = at::zeros({width}, at::kFloat);
+    const at::Tensor expected_grad = at::zeros({width}, at::kFloat);
+    const at::Tensor dx = rms_norm_backward(
+        before.narrow(1, 1, 3).reshape({-1, width}), rows, weight, expected.rstd, expected_grad);
+    rms_norm_backward_(dfused.narrow(1, 1, 3), x, weight, rstd, grad);
+    EXPECT_TRUE(same_bits(dfused.narrow(1, 1, 3).reshape({-1, width}), dx));
+    EXPECT_TRUE(same_bits(grad, expected_grad));
+    EXPECT_TRUE(same_bits(dfused.select(1, 0), before.select(1, 0)));
+    EXPECT_TRUE(same_bits(dfused.select(1, 4), before.select(1, 4)));
+    EXPECT_TRUE(same_bits(fused, others));
+  }
+}
+
 TEST(NormFallbackTest, Fp64AgreesWithAutograd) {
   const at::Tensor x = sample_leaf({5, 9}, at::kDouble);
   const at::Tensor weight = sample_leaf({9}, at::kDouble);
