@@ -31,7 +31,16 @@ void check_seconds(const std::string& owner, const char* what, double seconds) {
 void validate_stage(const ChainStage& stage, const std::string& name) {
   check_bytes(name, "output", stage.output_bytes);
   check_bytes(name, "forward workspace", stage.forward_workspace);
+  check_bytes(name, "gradients", stage.gradient_bytes);
   check_seconds(name, "forward", stage.forward_seconds);
+  check_seconds(name, "forward's output", stage.value_seconds);
+  if (stage.value_seconds > stage.forward_seconds) {
+    throw UserError(
+        "{}: its output takes {} s of a forward of {} s",
+        name,
+        stage.value_seconds,
+        stage.forward_seconds);
+  }
   if (stage.tapes.empty()) {
     throw UserError("{}: no tape is given; a backward needs one", name);
   }
@@ -68,9 +77,12 @@ void validate_stage(const ChainStage& stage, const std::string& name) {
 /// What a chain is made from: one model's data flow.
 class Maker {
  public:
-  explicit Maker(const ModelCost& model)
-      : model_(model),
-        job_({.model = model, .stages = {{0, static_cast<int>(model.blocks.size())}}}) {}
+  explicit Maker(const Job& job)
+      : job_(job), model_(job.model()), gradients_(model_.blocks.size()) {
+    for (int unit = 0; unit < static_cast<int>(model_.units.size()); ++unit) {
+      add_gradient(unit);
+    }
+  }
 
   CostChain make() {
     const int terminal = model_.terminal();
@@ -84,11 +96,36 @@ class Maker {
     }
     const BlockCost& loss = model_.blocks[static_cast<size_t>(terminal)];
     chain.loss_seconds = loss.forward_seconds;
-    chain.loss_workspace = loss.forward_workspace.full + carried_ + skip_gradients(terminal);
+    const Gradients& gradients = gradients_[static_cast<size_t>(terminal)];
+    chain.loss_workspace =
+        loss.forward_workspace.full + carried_ + skip_gradients(terminal) + gradients.passing;
+    chain.loss_gradient_bytes = gradients.staying;
     return chain;
   }
 
  private:
+  /// Of the weights that a block is the first to have a gradient for.
+  struct Gradients {
+    int64_t staying = 0;
+    int64_t passing = 0; // whole ones, until they are reduced to shards
+  };
+
+  void add_gradient(int unit) {
+    const std::vector<int>& blocks = job_.users(unit);
+    if (blocks.empty() || model_.units[static_cast<size_t>(unit)].frozen) {
+      return;
+    }
+    Gradients& gradients = gradients_[static_cast<size_t>(blocks.back())];
+    const Slot kept = job_.gradient(unit);
+    const bool once = job_.micro_batches() == 1;
+    if (kept.kind == SlotKind::kGradShard && (once || job_.placement().shards_gradients())) {
+      const int64_t whole = job_.size({.kind = SlotKind::kGradBuffer, .owner = unit});
+      const bool tied = blocks.size() > 1; // so it waits for the other block
+      (tied ? gradients.staying : gradients.passing) += whole;
+    }
+    gradients.staying += once ? job_.size(kept) : 0;
+  }
+
   int64_t bytes(ValueRef value) const {
     return model_.blocks[static_cast<size_t>(value.producer)]
         .value_bytes[static_cast<size_t>(value.index)];
@@ -132,7 +169,10 @@ class Maker {
   /// `no_gradient`: bytes of the input that the model of a chain gives a gradient and we do not.
   ChainStage stage(int number, int64_t no_gradient) {
     const BlockCost& block = model_.blocks[static_cast<size_t>(number)];
+    const Gradients& gradients = gradients_[static_cast<size_t>(number)];
     ChainStage result{.name = block.name, .forward_seconds = block.forward_seconds};
+    result.value_seconds = block.value_seconds;
+    result.gradient_bytes = gradients.staying;
     result.blocks = {number, number + 1};
     for (const int index : job_.read_values(number)) {
       const ValueRef value{number, index};
@@ -148,8 +188,8 @@ class Maker {
           {.tape = tape,
            .bytes = own + result.output_bytes,
            .forward_workspace = forward + carried_,
-           .backward_workspace =
-               std::max<int64_t>(0, backward + carried_ + skip_gradients(number) - less),
+           .backward_workspace = std::max<int64_t>(
+               0, backward + gradients.passing + carried_ + skip_gradients(number) - less),
            .backward_seconds =
                block.input_seconds + block.weight_seconds + (lean ? block.lean_seconds : 0)});
     };
@@ -168,8 +208,9 @@ class Maker {
     return result;
   }
 
+  const Job& job_;
   const ModelCost& model_;
-  Job job_;
+  std::vector<Gradients> gradients_; // by block
   int64_t carried_ = 0; // of values read beyond the next block, so far
 };
 
@@ -191,11 +232,16 @@ void CostChain::validate() const {
                            : fmt::format("stage {} ({})", number + 1, stage.name));
   }
   check_bytes("the loss", "workspace", loss_workspace);
+  check_bytes("the loss", "gradients", loss_gradient_bytes);
   check_seconds("the loss", "time", loss_seconds);
 }
 
+CostChain chain_of(const Job& job) {
+  return Maker(job).make();
+}
+
 CostChain chain_of(const ModelCost& model) {
-  return Maker(model).make();
+  return chain_of(Job({.model = model, .stages = {{0, static_cast<int>(model.blocks.size())}}}));
 }
 
 Segments block_segments(const Segments& stage_segments, const CostChain& chain) {

@@ -3,7 +3,7 @@
 // A model as planners of recomputation see it: stages in a row that end in the loss, and what each
 // costs to run, to keep and to run back.
 //
-//   const CostChain chain = chain_of(model);
+//   const CostChain chain = chain_of(job);
 //   const ChainPlan plan = find_planner("dynamic_programming").plan(chain, budget);   // memory/planners
 //   options.segments = block_segments(plan.segments, chain);
 //
@@ -11,7 +11,10 @@
 // but its output, or a tape of abar_l bytes that contains the output. Its BACKWARD needs the tape,
 // the input and the gradient of the output, which has a_l bytes too. The chain's input a_0 is
 // always there. At every operation live are a_0, all kept outputs and tapes, the one gradient, what
-// the operation writes and its workspace. (Beaumont et al. 2019, arXiv:1911.13214.)
+// the operation writes and its workspace. (Beaumont et al. 2019, arXiv:1911.13214.) Two things more
+// than the paper's: a stage's BACKWARD may leave the gradients of its weights, which stay to the
+// end, so that there is less room the further back a step is; and a FORWARD that leaves a tape for
+// the very next BACKWARD may spare what only its output needs.
 
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/op.h>
@@ -22,6 +25,8 @@
 #include <vector>
 
 namespace palimpsest {
+
+class Job;
 
 /// One way to keep what a stage's BACKWARD needs.
 struct TapeOption {
@@ -38,8 +43,10 @@ struct ChainStage {
   std::string name{};
   int64_t output_bytes = 0; ///< a
   double forward_seconds = 0;
+  double value_seconds = 0; ///< of these, what is spared where a tape is left and no output read
   int64_t forward_workspace = 0; ///< where no tape is left
   std::vector<TapeOption> tapes{}; ///< at least one, at most one of each mode
+  int64_t gradient_bytes = 0; ///< of its weights, from its BACKWARD to the end
   BlockRange blocks{}; ///< of the model; empty where the chain came without one
 
   /// The index of the tape of this mode, of the first one where there is none.
@@ -54,6 +61,7 @@ struct CostChain {
   std::vector<ChainStage> stages{};
   double loss_seconds = 0; ///< of the loss and its gradient
   int64_t loss_workspace = 0;
+  int64_t loss_gradient_bytes = 0; ///< of the loss's weights, from then on
 
   int size() const {
     return static_cast<int>(stages.size());
@@ -75,10 +83,15 @@ inline constexpr double kLargestSeconds = 1e9;
 
 /// A stage a block, from the first block that has a BACKWARD to the last before the terminal one,
 /// which is the loss. A value that is read beyond the next block (a U-Net's skip) is live until
-/// then whatever a plan recomputes, so it is workspace of every stage from its writer on. Sizes
-/// never lie below what simulate() will find. Outside of the chain are the states (parameters,
-/// gradients, optimizer), the workspace of UPDATE and of communication, and the seconds of blocks
-/// before the first stage.
+/// then whatever a plan recomputes, so it is workspace of every stage from its writer on. A unit's
+/// gradient belongs to the last block that uses it; where it is sharded the whole one is workspace,
+/// unless another block adds to it. With several micro-batches gradients are there all the time.
+/// Sizes never lie below what simulate() will find. Outside of the chain are the states (parameters,
+/// optimizer, gradients that are always there), the workspace of UPDATE, what communication needs
+/// besides a whole gradient, and the seconds of blocks before the first stage.
+CostChain chain_of(const Job& job);
+
+/// Of a step of one micro-batch in one process.
 CostChain chain_of(const ModelCost& model);
 
 /// From segments of stages to segments of the model's blocks; a stage without the tape asked for

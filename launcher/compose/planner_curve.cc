@@ -32,7 +32,7 @@ std::vector<PlannerPoint> planner_curve(
     int micro_batches,
     const std::string& chosen,
     int budgets) {
-  const CostChain chain = chain_of(book.cost());
+  const CostChain chain = chain_of(book.plan(micro_batches)->job);
   std::vector<PlannerPoint> points;
   if (chain.size() > 0) {
     const int64_t everything = find_planner("none").plan(chain, kLargestBytes).peak;

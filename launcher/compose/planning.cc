@@ -197,7 +197,7 @@ StepChoice PlanBook::choose(const Job& job) const {
     return fixed;
   }
   const int64_t budget = budget_ ? *budget_ - reserve(job) : std::numeric_limits<int64_t>::max();
-  SearchResult found = search(job.model(), policy, budget, evaluator(job));
+  SearchResult found = search(job, policy, budget, evaluator(job));
   if (!found.best) {
     refuse(job, found.least);
   }
@@ -222,7 +222,7 @@ std::string PlanBook::advice(int micro_batches) const {
   std::vector<std::pair<int64_t, std::string>> changes; // peak and what to write
   const auto least_peak = [&](const ModelCost& cost, const Placement& states) {
     const Job changed = job(micro_batches, cost, states);
-    return search(cost, "auto", 0, evaluator(changed)).least.cost.peak;
+    return search(changed, "auto", 0, evaluator(changed)).least.cost.peak;
   };
   if (config_.activation_checkpointing().policy() != "auto") {
     changes.emplace_back(least_peak(cost_, placement()), "activation_checkpointing=auto");

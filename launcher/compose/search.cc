@@ -45,13 +45,12 @@ std::vector<int> settings_up_to(int most) {
 
 /// Finds the largest budget of the chain at which the planner's whole step fits.
 void ask_planner(
-    const ModelCost& model,
+    const CostChain& chain,
     std::string_view name,
     int64_t budget,
     const Evaluate& evaluate,
     SearchResult& result) {
   constexpr int kTries = 12;
-  const CostChain chain = chain_of(model);
   if (chain.stages.empty()) {
     return consider(result, {std::string(name), {}, evaluate({})}, budget);
   }
@@ -130,13 +129,14 @@ std::vector<StepChoice> simple_choices(const ModelCost& model, const Evaluate& e
 }
 
 SearchResult search(
-    const ModelCost& model,
+    const Job& job,
     const std::string& policy,
     int64_t budget,
     const Evaluate& evaluate) {
   SearchResult result;
+  const CostChain chain = chain_of(job);
   if (policy != kAuto) {
-    ask_planner(model, policy, budget, evaluate, result);
+    ask_planner(chain, policy, budget, evaluate, result);
     return result;
   }
   const StepChoice keep_all{"none, full tapes", {}, evaluate({})};
@@ -144,12 +144,12 @@ SearchResult search(
   if (result.best) { // nothing computes less
     return result;
   }
-  for (StepChoice& choice : simple_choices(model, evaluate)) {
+  for (StepChoice& choice : simple_choices(job.model(), evaluate)) {
     consider(result, std::move(choice), budget);
   }
   for (const std::string_view planner : kByBudget) {
     if (planner != kAuto) { // on long chains the optimal one has to round
-      ask_planner(model, planner, budget, evaluate, result);
+      ask_planner(chain, planner, budget, evaluate, result);
     }
   }
   return result;

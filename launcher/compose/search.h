@@ -4,14 +4,14 @@
 // simulated, the fastest that stays within the budget is taken.
 //
 //   const auto evaluate = [&](const Segments& segments) { return StepCost{peak, seconds}; };
-//   const SearchResult found = search(model, "auto", int64_t{8} << 30, evaluate);
+//   const SearchResult found = search(job, "auto", int64_t{8} << 30, evaluate);
 //   if (found.best) { use(found.best->segments); } else { tell(found.least.cost.peak); }
 //
 // A planner knows a chain of blocks; states, communication and several micro-batches at once it
 // does not know. So its budget is the step's less what simulate() finds outside of the chain,
 // adjusted until the whole step fits.
 
-#include <palimpsest/core/plan/cost_model.h>
+#include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/segment.h>
 
 #include <cstdint>
@@ -48,7 +48,7 @@ bool needs_budget(const std::string& policy);
 /// The fastest choice whose peak is at most `budget` bytes; of equally fast ones the smallest.
 /// `policy`: auto (every policy and the optimal planner) or one planner's name.
 SearchResult search(
-    const ModelCost& model,
+    const Job& job,
     const std::string& policy,
     int64_t budget,
     const Evaluate& evaluate);

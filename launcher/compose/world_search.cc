@@ -274,7 +274,7 @@ const Segments& WorldSearch::least(int zero) {
   }
   const Candidate any{zero, {.shard = zero == 0 ? 1 : kManyRanks}, 1, 1};
   const Evaluate evaluate = [&](const Segments& again) { return step_cost(any, again); };
-  SearchResult found = search(cost(1), request_.policy, 0, evaluate);
+  SearchResult found = search(job(any, 1), request_.policy, 0, evaluate);
   return least_.emplace(zero, std::move(found.least.segments)).first->second;
 }
 
@@ -310,7 +310,8 @@ std::optional<StepChoice> WorldSearch::choose(const Candidate& candidate) {
   }
   // of auto's, the optimum of a chain: simple policies are among what it may choose
   const std::string planner = request_.policy == "auto" ? "dynamic_programming" : request_.policy;
-  auto found = search(cost(candidate.micro_batch), planner, room(candidate), evaluate).best;
+  const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
+  auto found = search(job(candidate, exact), planner, room(candidate), evaluate).best;
   if (!found) {
     const Segments& again = least(candidate.zero);
     StepChoice smallest{"least memory", again, evaluate(again)};

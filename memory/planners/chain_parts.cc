@@ -9,16 +9,30 @@ CostChain loss_as_stage(const CostChain& chain) {
   CostChain result = chain;
   result.stages.push_back(
       {.name = "loss",
-       .tapes = {
-           {.backward_workspace = chain.loss_workspace, .backward_seconds = chain.loss_seconds}}});
+       .tapes =
+           {{.backward_workspace = chain.loss_workspace, .backward_seconds = chain.loss_seconds}},
+       .gradient_bytes = chain.loss_gradient_bytes});
   return result;
 }
 
-int64_t tape_need(const CostChain& chain, int s, int t, const TapeOption& option) {
-  const int64_t forward = chain.input_of(t + 1) + option.bytes + option.forward_workspace;
+LiveGradients::LiveGradients(const CostChain& chain) : from_(chain.stages.size() + 1, 0) {
+  int64_t weights = 0;
+  for (int stage = chain.size() - 1; stage >= 0; --stage) {
+    weights += chain.stages[static_cast<size_t>(stage)].gradient_bytes;
+    from_[static_cast<size_t>(stage)] = weights + chain.input_of(stage);
+  }
+}
+
+int64_t tape_need(
+    const CostChain& chain,
+    const LiveGradients& gradients,
+    int s,
+    int t,
+    const TapeOption& option) {
+  const int64_t forward = gradients.after(t) + option.forward_workspace;
   const int64_t backward =
-      chain.input_of(s) + chain.input_of(s + 1) + option.bytes + option.backward_workspace;
-  return std::max(forward, backward);
+      gradients.after(s - 1) + chain.input_of(s + 1) + option.backward_workspace;
+  return option.bytes + std::max(forward, backward);
 }
 
 int64_t forward_need(const CostChain& chain, int s, int stage) {

@@ -4,24 +4,46 @@
 // least, and decisions written as segments.
 //
 //   const CostChain chain = loss_as_stage(given);
-//   tape_need(chain, s, t, option)                    // bytes to leave a tape of s, and to use it at the end
+//   const LiveGradients gradients(chain);
+//   tape_need(chain, gradients, s, t, option)         // bytes to leave a tape of s, and to use it at the end
 //   Segments segments = segments_of(chain, budget, choose);
 //
-// Bytes are those beside the input of stage s, while the gradient of the output of t is live.
+// Bytes are those beside the input of stage s, while the gradient of the output of t and those of
+// all later weights are live.
 
 #include <palimpsest/core/plan/cost_chain.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace palimpsest {
 
 /// The loss becomes a stage that writes nothing, whose BACKWARD makes the first gradient.
 CostChain loss_as_stage(const CostChain& chain);
 
-/// FORWARD of s with this tape, and its BACKWARD after all later stages of s..t.
-int64_t tape_need(const CostChain& chain, int s, int t, const TapeOption& option);
+/// Bytes of gradients once some last stages have run back.
+class LiveGradients {
+ public:
+  explicit LiveGradients(const CostChain& chain);
 
-/// FORWARD of `stage` without a tape on the way from s; the gradient of t not included.
+  /// While the stages up to t wait: of t's output, and of the weights of all stages after t.
+  int64_t after(int t) const {
+    return from_[static_cast<size_t>(t + 1)];
+  }
+
+ private:
+  std::vector<int64_t> from_; // by the first stage that has run back
+};
+
+/// FORWARD of s with this tape, and its BACKWARD after all later stages of s..t.
+int64_t tape_need(
+    const CostChain& chain,
+    const LiveGradients& gradients,
+    int s,
+    int t,
+    const TapeOption& option);
+
+/// FORWARD of `stage` without a tape on the way from s; gradients not included.
 int64_t forward_need(const CostChain& chain, int s, int stage);
 
 /// What to do first with stages s..t: leave a tape of s, or keep the output of stage split - 1.

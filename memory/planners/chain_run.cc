@@ -62,11 +62,12 @@ class Runner {
     for (auto segment = segments.rbegin(); segment != segments.rend(); ++segment) {
       if (segment->tape == TapeMode::kNone) {
         const Segments again = complete(segment->rerun, segment->blocks);
-        Segments first = again;
-        if (first.back().tape == TapeMode::kNone) { // waits for its own turn
-          first.pop_back();
+        if (again.back().tape == TapeMode::kNone) { // waits for its own turn
+          forward({again.begin(), again.end() - 1});
+        } else {
+          forward(again);
+          run_.makespan -= at(segment->blocks.end - 1).value_seconds; // nobody reads its output
         }
-        forward(first);
         backward(again);
         continue;
       }
@@ -100,7 +101,7 @@ class Runner {
 
   void loss() {
     const int last = chain_.size();
-    live_.gradients = chain_.input_of(last);
+    live_.gradients = chain_.input_of(last) + chain_.loss_gradient_bytes;
     ChainBytes during = live_;
     during.workspace = chain_.loss_workspace;
     note({ChainOpKind::kLoss, last}, during, chain_.loss_seconds);
@@ -111,10 +112,11 @@ class Runner {
     const int option = tapes_[static_cast<size_t>(stage)];
     const TapeOption& tape = at(stage).tapes[static_cast<size_t>(option)];
     ChainBytes during = live_;
-    during.gradients += chain_.input_of(stage);
+    live_.gradients += at(stage).gradient_bytes;
+    during.gradients = live_.gradients + chain_.input_of(stage);
     during.workspace = tape.backward_workspace;
     note({ChainOpKind::kBackward, stage, option}, during, tape.backward_seconds);
-    live_.gradients = chain_.input_of(stage);
+    live_.gradients += chain_.input_of(stage) - at(stage).output_bytes;
     live_.tapes -= tape.bytes;
     drop_output(stage - 1);
   }

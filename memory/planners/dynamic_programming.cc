@@ -23,8 +23,10 @@ int slots_for(int stages) {
 /// The largest number that divides every size of the chain.
 int64_t common_divisor(const CostChain& chain) {
   int64_t divisor = std::gcd(chain.input_bytes, chain.loss_workspace);
+  divisor = std::gcd(divisor, chain.loss_gradient_bytes);
   for (const ChainStage& stage : chain.stages) {
     divisor = std::gcd(std::gcd(divisor, stage.output_bytes), stage.forward_workspace);
+    divisor = std::gcd(divisor, stage.gradient_bytes);
     for (const TapeOption& tape : stage.tapes) {
       divisor = std::gcd(std::gcd(divisor, tape.bytes), tape.forward_workspace);
       divisor = std::gcd(divisor, tape.backward_workspace);

@@ -8,7 +8,8 @@
 // C(s, t, m): fewest seconds to run stages s..t forward and back with m bytes beside the input of s,
 // while the gradient of t's output is live. Either s leaves a tape, of one of its kinds, and
 // s + 1..t follow; or the output of a later stage k - 1 is kept, k..t are done first and s..k - 1
-// after them. (Beaumont et al. 2019, arXiv:1911.13214, theorem 1; with the live gradient charged.)
+// after them. (Beaumont et al. 2019, arXiv:1911.13214, theorem 1; with the live gradient and those of
+// later weights charged.)
 //
 // The table counts memory in slots. Where the chain's sizes have a common divisor so large that
 // what keeps everything takes at most `slots` of it, that is the slot and the plan is the optimum;

@@ -13,7 +13,7 @@ namespace {
 class LeastMemory {
  public:
   explicit LeastMemory(const CostChain& chain)
-      : chain_(loss_as_stage(chain)), size_(static_cast<size_t>(chain_.size())),
+      : chain_(loss_as_stage(chain)), gradients_(chain_), size_(static_cast<size_t>(chain_.size())),
         least_(size_ * size_, std::numeric_limits<int64_t>::max()) {
     for (int t = 0; t < chain_.size(); ++t) {
       for (int s = t; s >= 0; --s) {
@@ -46,13 +46,13 @@ class LeastMemory {
     for (int option = 0; option < static_cast<int>(tapes.size()); ++option) {
       const TapeOption& tape = tapes[static_cast<size_t>(option)];
       const int64_t later = s < t ? tape.bytes + least(s + 1, t) : 0;
-      if (!visit({.option = option}, std::max(tape_need(chain_, s, t, tape), later))) {
+      if (!visit({.option = option}, std::max(tape_need(chain_, gradients_, s, t, tape), later))) {
         return;
       }
     }
     int64_t forward = 0;
     for (int split = s + 1; split <= t; ++split) {
-      forward = std::max(forward, chain_.input_of(t + 1) + forward_need(chain_, s, split - 1));
+      forward = std::max(forward, gradients_.after(t) + forward_need(chain_, s, split - 1));
       const int64_t parts = std::max(chain_.input_of(split) + least(split, t), least(s, split - 1));
       if (!visit({.split = split}, std::max(forward, parts))) {
         return;
@@ -75,6 +75,7 @@ class LeastMemory {
   }
 
   CostChain chain_;
+  LiveGradients gradients_;
   size_t size_;
   std::vector<int64_t> least_; // by s and t
 };

@@ -20,9 +20,13 @@ std::vector<ValueRef> reads_of(int stage) {
 
 BlockCost computing_block(const CostChain& chain, int stage) {
   const ChainStage& from = chain.stages[static_cast<size_t>(stage)];
-  BlockCost block{.name = from.name, .reads = reads_of(stage), .value_bytes = {from.output_bytes}};
+  BlockCost block{
+      .name = from.name,
+      .reads = reads_of(stage),
+      .value_bytes = {from.output_bytes},
+      .units = {stage}};
   block.forward_workspace.none = from.forward_workspace;
-  block.forward_seconds = from.forward_seconds;
+  block.forward_seconds = from.forward_seconds - from.value_seconds;
   // The micro-batch has no gradient; the chain's input has.
   const int64_t more = from.output_bytes + (stage == 0 ? chain.input_bytes : 0);
   const TapeOption& full = from.tape_of(TapeMode::kFull);
@@ -38,16 +42,26 @@ BlockCost computing_block(const CostChain& chain, int stage) {
   return block;
 }
 
+/// Takes as long as what its stage is spared where nobody reads the output.
+BlockCost reading_block(const CostChain& chain, int stage) {
+  BlockCost block{.reads = {{2 * stage, 0}}, .value_bytes = {0}};
+  block.forward_seconds = chain.stages[static_cast<size_t>(stage)].value_seconds;
+  block.value_seconds = block.forward_seconds;
+  return block;
+}
+
 ModelCost model_of(const CostChain& chain) {
   ModelCost model;
   model.batch_bytes = chain.input_bytes;
-  model.units.push_back({.name = "nothing"});
   for (int stage = 0; stage < chain.size(); ++stage) {
+    model.units.push_back(
+        {.gradient_bytes = chain.stages[static_cast<size_t>(stage)].gradient_bytes});
     model.blocks.push_back(computing_block(chain, stage));
-    model.blocks.push_back({.reads = {{2 * stage, 0}}, .value_bytes = {0}});
+    model.blocks.push_back(reading_block(chain, stage));
   }
-  model.blocks.push_back({.name = "loss", .reads = reads_of(chain.size())});
-  model.blocks.front().units = {0};
+  model.units.push_back({.gradient_bytes = chain.loss_gradient_bytes});
+  model.blocks.push_back(
+      {.name = "loss", .reads = reads_of(chain.size()), .units = {chain.size()}});
   model.blocks.back().forward_seconds = chain.loss_seconds;
   model.blocks.back().forward_workspace.full = chain.loss_workspace;
   return model;

@@ -71,6 +71,7 @@ class SecondsTable {
   }
 
   CostChain chain_;
+  LiveGradients gradients_;
   int64_t slot_;
   int width_; // numbers in a row: of 0 slots and more
   std::vector<int> output_slots_; // by stage

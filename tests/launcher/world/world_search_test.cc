@@ -118,12 +118,7 @@ TEST(WorldSearch, PeaksAreThoseOfARunsPlanAndWithinTheBudget) {
   EXPECT_TRUE(recomputes);
 }
 
-/// A step composed and simulated by hand.
-StepCost by_hand(
-    const WorldRequest& request,
-    const WorldLayout& layout,
-    int micro_batches,
-    const Segments& segments) {
+Job job_of(const WorldRequest& request, const WorldLayout& layout, int micro_batches) {
   JobDescription description;
   description.model = analytic_cost(
       request.model,
@@ -136,7 +131,16 @@ StepCost by_hand(
   description.micro_batches = micro_batches;
   description.mesh = layout.mesh;
   description.placement.zero = layout.zero;
-  const Job job(std::move(description));
+  return Job(std::move(description));
+}
+
+/// A step composed and simulated by hand.
+StepCost by_hand(
+    const WorldRequest& request,
+    const WorldLayout& layout,
+    int micro_batches,
+    const Segments& segments) {
+  const Job job = job_of(request, layout, micro_batches);
   PlanOptions options;
   options.segments = segments;
   options.window = window_of_blocks(job, 3);
@@ -190,7 +194,7 @@ TEST(WorldSearch, LeavesOutOnlyWhatNoPolicyFits) {
       request.shard = layout.mesh.shard;
       request.budget = budget;
       const int64_t room = budget - cost.batch_bytes - budget / 1000;
-      const bool fits = search(cost, "auto", room, evaluate).best.has_value();
+      const bool fits = search(job_of(request, layout, 1), "auto", room, evaluate).best.has_value();
       EXPECT_EQ(!WorldSearch(request).best(8, 20).empty(), fits) << zero << " " << budget;
       fitting += fits ? 1 : 0;
       ++cases;

@@ -84,9 +84,12 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
     if (shape.lean && more > 0 && number(0, 2) > 0) {
       tape(TapeMode::kLean, number(0, more - 1), seconds + number(0, 4));
     }
+    made.value_seconds = number(0, 1) * number(0, static_cast<int>(made.forward_seconds));
+    made.gradient_bytes = number(0, 1) * number(0, shape.largest);
     chain.stages.push_back(std::move(made));
   }
   chain.loss_seconds = number(0, 3);
+  chain.loss_gradient_bytes = number(0, 1) * number(0, shape.largest);
   chain.loss_workspace = number(0, 1) * number(0, shape.largest);
   return chain;
 }

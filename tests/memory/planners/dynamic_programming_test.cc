@@ -72,7 +72,7 @@ TEST(DynamicProgramming, IsTheBestOfAllSchedulesOfDrawnChains) {
     const bool lean = trial % 2 == 1;
     const CostChain chain = draw_chain(draw, {.most_stages = trial % 8 < 6 ? 5 : 6, .lean = lean});
     const int64_t all = run_chain(chain, {}).peak;
-    const int64_t budget = std::uniform_int_distribution<int64_t>(all / 3, all)(draw);
+    const int64_t budget = std::uniform_int_distribution<int64_t>(all / 2, all)(draw);
     SCOPED_TRACE(trial);
     const std::optional<double> best = exhaustive_makespan(chain, budget);
     const std::optional<ChainPlan> plan = plan_within(chain, budget);
@@ -167,11 +167,14 @@ TEST(DynamicProgramming, RoundsOnlyUpwards) {
 CostChain scaled(CostChain chain, int64_t bytes, double seconds) {
   chain.input_bytes *= bytes;
   chain.loss_workspace *= bytes;
+  chain.loss_gradient_bytes *= bytes;
   chain.loss_seconds *= seconds;
   for (ChainStage& stage : chain.stages) {
     stage.output_bytes *= bytes;
     stage.forward_workspace *= bytes;
+    stage.gradient_bytes *= bytes;
     stage.forward_seconds *= seconds;
+    stage.value_seconds *= seconds;
     for (TapeOption& tape : stage.tapes) {
       tape.bytes *= bytes;
       tape.forward_workspace *= bytes;
@@ -207,6 +210,8 @@ CostChain with_split_stage(CostChain chain, size_t number, int64_t middle) {
   first.forward_seconds /= 2;
   second.tapes.front().backward_seconds /= 2;
   tape.backward_seconds /= 2;
+  first.value_seconds = 0;
+  first.gradient_bytes = 0;
   first.output_bytes = middle;
   first.forward_workspace = tape.forward_workspace = tape.backward_workspace = 0;
   tape.bytes -= second.output_bytes;
@@ -226,6 +231,7 @@ TEST(DynamicProgramming, IsNeverSlowerWithAStageSplit) {
     ChainStage& stage = chain.stages[number];
     const int64_t middle = 2;
     stage.forward_seconds = 8;
+    stage.value_seconds = trial % 5;
     TapeOption& tape = stage.tapes.front();
     tape.backward_seconds = 16;
     tape.bytes = stage.output_bytes + middle + 5;

@@ -67,7 +67,13 @@ class Search {
   }
 
   int64_t resident(const State& state) const {
-    int64_t sum = a(0) + (state.gradient > 0 ? a(state.gradient) : 0);
+    int64_t sum = a(0);
+    if (state.gradient > 0) {
+      sum += a(state.gradient) + chain_.loss_gradient_bytes;
+      for (int l = state.gradient + 1; l <= last(); ++l) {
+        sum += stage(l).gradient_bytes;
+      }
+    }
     for (int l = 1; l <= last(); ++l) {
       sum += state.output[static_cast<size_t>(l)] ? a(l) : 0;
       if (const int tape = state.tape[static_cast<size_t>(l)]; tape > 0) {
@@ -118,14 +124,16 @@ class Search {
         State next = state;
         next.tape[static_cast<size_t>(l)] = static_cast<uint8_t>(option + 1);
         next.fresh = 0;
-        reach(next, now_ + stage(l).forward_seconds);
+        const double spared = l == state.gradient ? stage(l).value_seconds : 0;
+        reach(next, now_ + stage(l).forward_seconds - spared);
       }
     }
   }
 
   void loss(const State& state) {
     if (state.gradient != 0 || !has(state, last()) ||
-        resident(state) + a(last()) + chain_.loss_workspace > budget_) {
+        resident(state) + a(last()) + chain_.loss_gradient_bytes + chain_.loss_workspace >
+            budget_) {
       return;
     }
     State next = state;
@@ -141,7 +149,8 @@ class Search {
       return;
     }
     const TapeOption& tape = stage(l).tapes[static_cast<size_t>(held) - 1];
-    if (resident(state) + a(l - 1) + tape.backward_workspace > budget_) {
+    const int64_t made = a(l - 1) + stage(l).gradient_bytes;
+    if (resident(state) + made + tape.backward_workspace > budget_) {
       return;
     }
     State next = state;

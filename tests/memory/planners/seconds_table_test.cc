@@ -23,19 +23,20 @@ class Recursion {
   float seconds(int s, int t, int m) const {
     float best = std::numeric_limits<float>::infinity();
     for (const TapeOption& tape : chain_.stages[static_cast<size_t>(s)].tapes) {
-      const int64_t forward = a(t + 1) + tape.bytes + tape.forward_workspace;
-      const int64_t backward = a(s) + a(s + 1) + tape.bytes + tape.backward_workspace;
+      const int64_t forward = a(t + 1) + weights(t + 1) + tape.bytes + tape.forward_workspace;
+      const int64_t backward = a(s) + a(s + 1) + weights(s) + tape.bytes + tape.backward_workspace;
       const int left = m - slots(tape.bytes);
       if (std::max(slots(forward), slots(backward)) <= m && left >= 0) {
         const float later = s < t ? table_.seconds(s + 1, t, left) : 0;
-        best = std::min(best, static_cast<float>(fw(s) + tape.backward_seconds) + later);
+        const double spared = s < t ? 0 : chain_.stages[static_cast<size_t>(s)].value_seconds;
+        best = std::min(best, static_cast<float>(fw(s) - spared + tape.backward_seconds) + later);
       }
     }
     double first = 0;
     for (int split = s + 1; split <= t; ++split) {
       const int stage = split - 1;
       first += fw(stage);
-      const int64_t run = a(t + 1) + (stage > s ? a(stage) : 0) + a(stage + 1) +
+      const int64_t run = a(t + 1) + weights(t + 1) + (stage > s ? a(stage) : 0) + a(stage + 1) +
           chain_.stages[static_cast<size_t>(stage)].forward_workspace;
       const int left = m - slots(a(split));
       if (slots(run) > m || left < 0) {
@@ -56,6 +57,14 @@ class Recursion {
   int64_t a(int stage) const {
     return stage == 0 ? chain_.input_bytes
                       : chain_.stages[static_cast<size_t>(stage) - 1].output_bytes;
+  }
+  /// Gradients of the weights from a stage on.
+  int64_t weights(int stage) const {
+    int64_t sum = 0;
+    for (; stage < chain_.size(); ++stage) {
+      sum += chain_.stages[static_cast<size_t>(stage)].gradient_bytes;
+    }
+    return sum;
   }
   double fw(int stage) const {
     return chain_.stages[static_cast<size_t>(stage)].forward_seconds;
