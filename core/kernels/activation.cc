@@ -183,18 +183,27 @@ at::Tensor activation_forward(const at::Tensor& x, Activation activation) {
   throw InternalError("unknown activation");
 }
 
-at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation) {
+void activation_backward(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    Activation activation,
+    at::Tensor dx) {
   switch (activation) {
     case Activation::kSilu:
-      return at::silu_backward(dy, x);
+      at::silu_backward_out(dx, dy, x);
+      return;
     case Activation::kGeluTanh:
-      return at::gelu_backward(dy, x, "tanh");
+      at::gelu_backward_out(dx, dy, x, "tanh");
+      return;
     case Activation::kGeluErf:
-      return at::gelu_backward(dy, x);
+      at::gelu_backward_out(dx, dy, x);
+      return;
     case Activation::kRelu:
-      return at::threshold_backward(dy, x, 0);
+      at::threshold_backward_out(dx, dy, x, 0);
+      return;
     case Activation::kTanh:
-      return at::tanh_backward(dy, at::tanh(x));
+      at::tanh_backward_out(dx, dy, at::tanh(x));
+      return;
   }
   throw InternalError("unknown activation");
 }
@@ -233,7 +242,7 @@ at::Tensor glu_backward(
       output.copy_(activated * up);
     }
     at::Tensor dgate_up = at::empty_like(gate_up);
-    dgate_up.narrow(1, 0, width).copy_(activation_backward(doutput * up, gate, activation));
+    activation_backward(doutput * up, gate, activation, dgate_up.narrow(1, 0, width));
     dgate_up.narrow(1, width, width).copy_(doutput * activated);
     return dgate_up;
   }

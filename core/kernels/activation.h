@@ -23,8 +23,12 @@ enum class Activation {
 /// activation(x), any shape.
 at::Tensor activation_forward(const at::Tensor& x, Activation activation);
 
-/// dy * activation'(x), from the activation's input.
-at::Tensor activation_backward(const at::Tensor& dy, const at::Tensor& x, Activation activation);
+/// dx = dy * activation'(x), from the activation's input. `dx` may be `dy`.
+void activation_backward(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    Activation activation,
+    at::Tensor dx);
 
 /// activation(gate) * up of gate_up [R,2I], gate in the first half of a row -> [R,I].
 at::Tensor glu_forward(const at::Tensor& gate_up, Activation activation);

@@ -212,7 +212,7 @@ class DecoderCost {
     cost.forward_workspace.full =
         above(hidden_ + cost.full_bytes, {cost.full_bytes + activated, cost.full_bytes + value});
     // through the projection and the product, a lean tape's product redone; the norm
-    const int64_t through = dropped_ + gated + gate_up + 3 * activated;
+    const int64_t through = dropped_ + gated + gate_up + 2 * activated;
     const int64_t norm = 2 * hidden_ + norm_sums_;
     cost.backward_workspace.lean =
         above(hidden_, {through + gated, hidden_ + statistics_, norm - gate_up});

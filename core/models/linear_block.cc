@@ -11,10 +11,17 @@
 namespace palimpsest {
 namespace {
 
+/// What the weight is multiplied with. Features come in fp32 whatever the model computes in.
+at::Tensor operand(const LinearLayer& layer, const at::Tensor& x, at::ScalarType type) {
+  const at::Tensor converted = x.to(type);
+  return layer.activation ? kernels::activation_forward(converted, *layer.activation) : converted;
+}
+
 class LinearTape : public Tape {
  public:
-  LinearTape(LinearLayer layer, at::Tensor activation_input, bool graded)
-      : layer_(layer), activation_input_(std::move(activation_input)), graded_(graded) {}
+  /// `activated`: undefined where the tape is lean or there is no activation.
+  LinearTape(LinearLayer layer, at::Tensor activated, bool graded)
+      : layer_(layer), activated_(std::move(activated)), graded_(graded) {}
 
   Tensors backward(
       TensorSpan inputs,
@@ -26,27 +33,34 @@ class LinearTape : public Tape {
       return {};
     }
     jobs_.defer(part == BackwardPart::kInput);
-    at::Tensor dy = grad_outputs[0];
-    if (layer_.activation.has_value()) {
-      check(activation_input_.defined(), "a linear layer's tape is spent twice");
-      dy = kernels::activation_backward(
-          dy, std::exchange(activation_input_, {}), *layer_.activation);
+    const at::Tensor& x = inputs[0];
+    const at::Tensor& dy = grad_outputs[0];
+    at::Tensor activated = std::exchange(activated_, {});
+    if (!activated.defined() && layer_.weight.trainable()) {
+      activated = operand(layer_, x, dy.scalar_type());
     }
-    jobs_.linear(dy, inputs[0].to(dy.scalar_type()), layer_.weight, layer_.bias);
-    return {graded_ ? kernels::linear_backward_input(dy, layer_.weight.view()) : at::Tensor()};
+    jobs_.linear(dy, std::exchange(activated, {}), layer_.weight, layer_.bias);
+    if (!graded_) {
+      return {at::Tensor()};
+    }
+    at::Tensor dx = kernels::linear_backward_input(dy, layer_.weight.view());
+    if (layer_.activation) {
+      kernels::activation_backward(dx, x, *layer_.activation, dx);
+    }
+    return {dx};
   }
 
   std::vector<at::Tensor*> tensors() override {
     std::vector<at::Tensor*> result = jobs_.tensors();
-    if (activation_input_.defined()) {
-      result.push_back(&activation_input_);
+    if (activated_.defined()) {
+      result.push_back(&activated_);
     }
     return result;
   }
 
  private:
   LinearLayer layer_;
-  at::Tensor activation_input_; // [B,N]
+  at::Tensor activated_; // [B,K]
   bool graded_; // whether the input's gradient is wanted
   WeightJobs jobs_;
 };
@@ -57,24 +71,19 @@ ForwardResult LinearBlock::forward(
     TensorSpan inputs,
     const ForwardRequest& request,
     const BlockContext& /*context*/) {
-  const bool wanted = yields(request);
-  const bool taped = request.tape != TapeMode::kNone;
-  at::Tensor product; // a tape without an activation needs none
-  if (wanted || (taped && layer_.activation.has_value())) {
-    // Features come in fp32 whatever the model computes in.
-    const at::Tensor weight = layer_.weight.view();
-    product =
-        kernels::linear_forward(inputs[0].to(weight.scalar_type()), weight, layer_.bias.view());
+  const bool keeps = request.tape == TapeMode::kFull && layer_.activation;
+  const at::Tensor weight = layer_.weight.view();
+  at::Tensor activated;
+  if (yields(request) || keeps) {
+    activated = operand(layer_, inputs[0], weight.scalar_type());
   }
   ForwardResult result;
-  if (wanted) {
-    result.values = {
-        layer_.activation.has_value() ? kernels::activation_forward(product, *layer_.activation)
-                                      : product};
+  if (yields(request)) {
+    result.values = {kernels::linear_forward(activated, weight, layer_.bias.view())};
   }
-  if (taped) {
-    result.tape = std::make_unique<LinearTape>(
-        layer_, layer_.activation.has_value() ? product : at::Tensor(), grades(request));
+  if (request.tape != TapeMode::kNone) {
+    result.tape =
+        std::make_unique<LinearTape>(layer_, keeps ? activated : at::Tensor(), grades(request));
   }
   return result;
 }
@@ -82,6 +91,10 @@ ForwardResult LinearBlock::forward(
 double LinearBlock::forward_flops(TensorSpan inputs) const {
   const double numel = static_cast<double>(inputs[0].numel());
   return 2 * numel * static_cast<double>(layer_.weight.rows());
+}
+
+double LinearBlock::value_flops(TensorSpan inputs) const {
+  return forward_flops(inputs);
 }
 
 std::string LinearBlock::kind() const {

@@ -36,7 +36,7 @@ Chain build_mlp_chain(const MlpChainConfig& config) {
     }
     const BlockUnits made = add_units(chain, name, groups, config.compute, trainable);
     LinearLayer linear{.weight = made.refs[0], .bias = made.refs[1], .activation = {}};
-    if (layer + 1 < layers) {
+    if (layer > 0) {
       linear.activation = config.activation;
     }
     const ValueRef read = layer == 0 ? ValueRef{kLoader, 0} : ValueRef{layer - 1, 0};

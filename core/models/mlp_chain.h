@@ -5,8 +5,8 @@
 //
 //   Chain chain = build_mlp_chain({.widths = {16, 64, 64, 8}, .activation = kernels::Activation::kRelu});
 //
-// Layer N is one block named layers.N with one unit (layers.N.weight, layers.N.bias); the last has
-// no activation. Inputs are float [B, widths.front()], targets float [B, widths.back()].
+// Layer N is one block named layers.N with one unit (layers.N.weight, layers.N.bias), which begins
+// with the activation of what layer N - 1 wrote. Inputs are float [B, widths.front()], targets float [B, widths.back()].
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/kernels/activation.h>

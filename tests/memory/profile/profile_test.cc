@@ -107,7 +107,8 @@ TEST_F(ProfileTest, AChainOfScalarsIsExact) {
   EXPECT_EQ(cost.layers[2].blocks, (BlockRange{2, 3}));
 }
 
-// [4, 3] -> 5 activated -> 2. A tape owns the activation's input; waiting weight jobs own dy and x.
+// [4, 3] -> 5, activated -> 2. A full tape owns what was activated; waiting weight jobs own dy and
+// what the weight was multiplied with.
 TEST_F(ProfileTest, AnMlpChainIsExactInBothPrecisions) {
   for (const int64_t size : {4, 2}) {
     Chain chain =
@@ -126,12 +127,12 @@ TEST_F(ProfileTest, AnMlpChainIsExactInBothPrecisions) {
       EXPECT_EQ(cost.units[unit].state_bytes, 4 * parameters[unit] * (masters + 2));
     }
     EXPECT_EQ(cost.blocks[0].value_bytes, (std::vector<int64_t>{4 * 5 * size}));
-    EXPECT_EQ(cost.blocks[0].full_bytes, 4 * 5 * size);
-    EXPECT_EQ(cost.blocks[0].lean_bytes, 4 * 5 * size);
+    EXPECT_EQ(cost.blocks[0].full_bytes, 0);
     EXPECT_EQ(cost.blocks[0].weight_jobs_bytes, 4 * 5 * size + 4 * 3 * size);
     EXPECT_EQ(cost.blocks[0].forward_flops, 2 * 4 * 3 * 5);
     EXPECT_EQ(cost.blocks[1].value_bytes, (std::vector<int64_t>{4 * 2 * size}));
-    EXPECT_EQ(cost.blocks[1].full_bytes, 0);
+    EXPECT_EQ(cost.blocks[1].full_bytes, 4 * 5 * size);
+    EXPECT_EQ(cost.blocks[1].lean_bytes, 0);
     EXPECT_EQ(cost.blocks[1].weight_jobs_bytes, 4 * 2 * size + 4 * 5 * size);
   }
 }
