@@ -1,7 +1,7 @@
 #include <palimpsest/core/data/text_bytes.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/data/mapped_data.h>
+#include <palimpsest/core/data/records/mapped_data.h>
 
 #include <algorithm>
 

@@ -20,7 +20,8 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 
 FRAME = {f"core/{name}" for name in ("base", "config", "device", "plan", "contracts", "engine")}
-LIBRARY = {f"core/{name}" for name in ("kernels", "models", "optim", "data", "io")}
+LIBRARY = {f"core/{name}" for name in ("kernels", "models", "optim", "io", "data", "data/chat", "data/examples",
+                                       "data/records", "data/tokenizer")}
 STRATEGIES = ("parallel", "memory", "offload")
 CODE_ROOTS = ("core", "launcher", "examples", "tests", "benchmarks") + STRATEGIES
 CPP_SUFFIXES = (".h", ".cc", ".cu")

@@ -1,4 +1,4 @@
-#include <palimpsest/core/data/mapped_data.h>
+#include <palimpsest/core/data/records/mapped_data.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>

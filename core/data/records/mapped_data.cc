@@ -1,7 +1,7 @@
-#include <palimpsest/core/data/mapped_data.h>
+#include <palimpsest/core/data/records/mapped_data.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/base/labels.h>
 
 #include <algorithm>
 
