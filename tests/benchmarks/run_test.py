@@ -10,7 +10,8 @@ import tempfile
 import time
 import unittest
 
-PATH = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "run"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PATH = ROOT / "benchmarks" / "run"
 sys.dont_write_bytecode = True
 LOADER = importlib.machinery.SourceFileLoader("comparison", str(PATH))
 run = importlib.util.module_from_spec(importlib.util.spec_from_loader("comparison", LOADER))
@@ -204,6 +205,20 @@ class Whole(unittest.TestCase):
             self.assertEqual(sum(line.startswith("OMP_NUM_THREADS=" + ranks) for line in mine), 2)
         self.assertEqual(sum("parallel.zero=3" in line and "training.threads=1 " in line for line in trained), 2)
         self.assertEqual(sum("train_fsdp2.py" in line and "--threads 1" in line for line in trained), 2)
+
+
+class Developers(unittest.TestCase):
+    def test_dev_bench_runs_every_script_here(self):
+        bench = (ROOT / "dev").read_text().split("\nbench() {")[1].split("\n}")[0]
+        scripts = [path.name for path in PATH.parent.iterdir() if path.is_file() and os.access(path, os.X_OK)]
+        self.assertGreaterEqual(len(scripts), 2)
+        for name in scripts:
+            self.assertIn(f"\n  benchmarks/{name} \"$@\"\n", bench + "\n")
+
+    def test_dev_bench_takes_what_all_of_them_know(self):
+        refused = subprocess.run([ROOT / "dev", "bench", "--rows", "plain"], capture_output=True, text=True)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("bench takes --quick alone", refused.stderr)
 
 
 if __name__ == "__main__":
