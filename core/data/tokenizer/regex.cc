@@ -131,11 +131,13 @@ struct Regex::Matcher::State {
   std::unique_ptr<pcre2_match_context, FreeContext> context{pcre2_match_context_create(nullptr)};
   std::unique_ptr<pcre2_jit_stack, FreeStack> stack{
       pcre2_jit_stack_create(kJitStackStart, kJitStackLimit, nullptr)};
+
+  State() {
+    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+  }
 };
 
-Regex::Matcher::Matcher() : state_(std::make_unique<State>()) {
-  pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
-}
+Regex::Matcher::Matcher() = default;
 Regex::Matcher::Matcher(Matcher&&) noexcept = default;
 Regex::Matcher::~Matcher() = default;
 
@@ -165,6 +167,9 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex::~Regex() = default;
 
 std::optional<Regex::Match> Regex::find(std::string_view text, size_t at, Matcher& matcher) const {
+  if (!matcher.state_) {
+    matcher.state_ = std::make_unique<Matcher::State>();
+  }
   pcre2_match_data* data = matcher.state_->data.get();
   const int found = pcre2_match(
       code_->code.get(),

@@ -22,7 +22,7 @@ class Regex {
     size_t end = 0;
   };
 
-  /// Working memory of matches.
+  /// Working memory of matches; takes none before the first.
   class Matcher {
    public:
     Matcher();

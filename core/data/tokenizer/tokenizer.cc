@@ -4,6 +4,7 @@
 #include <palimpsest/core/data/tokenizer/char_class.h>
 #include <palimpsest/core/data/tokenizer/tokenizer_folder.h>
 #include <palimpsest/core/data/tokenizer/utf8.h>
+#include <palimpsest/core/data/tokenizer/word_scanner.h>
 #include <palimpsest/core/io/json.h>
 
 #include <algorithm>
@@ -226,23 +227,11 @@ std::optional<size_t> Tokenizer::last_cut(std::string_view text) const {
     return std::nullopt;
   }
   Regex::Matcher matcher;
-  for (size_t at = text.size(); at > 1; --at) {
-    const char c = text[at - 1];
-    if (c != ' ' && (cuts_ != WordCuts::kWhitespace || (c != '\n' && c != '\r'))) {
-      continue;
-    }
-    const std::string_view letter =
-        text.substr(utf8_before(text, at - 1), at - 1 - utf8_before(text, at - 1));
-    if (invalid_utf8(letter) || char_class(utf8_at(letter, 0).code) != CharClass::kLetter) {
-      continue;
-    }
+  return last_word_cut(text, cuts_ == WordCuts::kWhitespace, [&](std::string_view letter) {
     std::string normal(letter);
     normalizer_.apply(normal, /*continued=*/true, matcher);
-    if (normal == letter) {
-      return at - 1;
-    }
-  }
-  return std::nullopt;
+    return normal == letter;
+  });
 }
 
 void Encoder::encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {

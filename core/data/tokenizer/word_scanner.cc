@@ -147,6 +147,25 @@ std::optional<WordRule> known_word_rule(std::string_view regex) {
   return std::nullopt;
 }
 
+std::optional<size_t> last_word_cut(
+    std::string_view text,
+    bool line_ends,
+    const std::function<bool(std::string_view letter)>& accepts) {
+  for (size_t at = text.size(); at-- > 1;) {
+    if (text[at] != ' ' && !(line_ends && is_line_end(text[at]))) {
+      continue;
+    }
+    const size_t before = utf8_before(text, at);
+    const std::string_view letter = text.substr(before, at - before);
+    // The text may begin within a character, too.
+    if (!invalid_utf8(letter) && char_class(utf8_at(letter, 0).code) == CharClass::kLetter &&
+        (!accepts || accepts(letter))) {
+      return at;
+    }
+  }
+  return std::nullopt;
+}
+
 size_t word_end(WordRule rule, std::string_view text, size_t at) {
   switch (rule) {
     case WordRule::kGpt2:

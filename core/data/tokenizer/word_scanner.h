@@ -8,6 +8,7 @@
 // Each matches everywhere, so that words follow each other without gaps.
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -29,6 +30,14 @@ inline constexpr std::string_view kQwen2Regex =
 
 /// The rule that is written as this expression.
 std::optional<WordRule> known_word_rule(std::string_view regex);
+
+/// The last byte of `text`, after the first, that stands between a letter and white space (' ', and
+/// '\n' and '\r' where `line_ends`): there a word of every rule ends, whatever follows. `accepts` may
+/// refuse the letter. Empty where there is none. `text` may end within a character.
+std::optional<size_t> last_word_cut(
+    std::string_view text,
+    bool line_ends,
+    const std::function<bool(std::string_view letter)>& accepts = {});
 
 /// Where the word that begins at byte `at` < text.size() ends. The text is valid UTF-8.
 size_t word_end(WordRule rule, std::string_view text, size_t at);

@@ -78,6 +78,17 @@ TEST(WordScanner, SplitsAsTheReference) {
   check_splits("qwen2-512", WordRule::kQwen2, false);
 }
 
+TEST(WordScanner, CutsBetweenLettersAndWhiteSpace) {
+  EXPECT_EQ(last_word_cut("ab cd\nef", true), 5);
+  EXPECT_EQ(last_word_cut("ab cd\nef", false), 2);
+  EXPECT_EQ(last_word_cut("ab  cd. 7 ", true), 2); // before the run of spaces
+  EXPECT_EQ(last_word_cut("\xc3\xa9 \xc3", true), 2);
+  EXPECT_EQ(last_word_cut("\xa9 x", true), std::nullopt); // begins within a character
+  EXPECT_EQ(last_word_cut(" ab", true), std::nullopt);
+  EXPECT_EQ(last_word_cut("", true), std::nullopt);
+  EXPECT_EQ(last_word_cut("a b c", true, [](std::string_view letter) { return letter != "b"; }), 1);
+}
+
 /// Random texts of characters that the rules tell apart.
 TEST(WordScanner, SplitsAsTheRegularExpressions) {
   constexpr std::u32string_view kCharacters =
