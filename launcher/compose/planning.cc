@@ -42,8 +42,8 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
 constexpr int64_t kUncountedShare = 250;
 constexpr int64_t kUncountedBytes = int64_t{32} << 10;
 
-/// Bytes beside a plan's: the samples of all micro-batches, and what a reduction receives, since it
-/// may go on beside the operations after it.
+/// Bytes beside a plan's: what a reduction receives, since it may go on beside the operations after
+/// it.
 int64_t beside_plan(const Job& job) {
   int64_t reduction = 0;
   for (size_t unit = 0; unit < job.model().units.size(); ++unit) {
@@ -55,7 +55,25 @@ int64_t beside_plan(const Job& job) {
       reduction = std::max(reduction, static_cast<int64_t>(received));
     }
   }
-  return job.micro_batches() * job.model().batch_bytes + reduction;
+  return reduction;
+}
+
+/// The most that a rank holds: the samples of all micro-batches are there before a plan loads them,
+/// and until it ends.
+int64_t peak_with_samples(const Plans& plans, const PlanReport& report, const Job& job) {
+  int64_t most = 0;
+  for (size_t rank = 0; rank < plans.size(); ++rank) {
+    const int64_t sample = job.model().batch_bytes;
+    int64_t uncounted = job.micro_batches() * sample;
+    for (size_t number = 0; number < plans[rank].size(); ++number) {
+      const Op& op = plans[rank][number];
+      uncounted -= op.kind == OpKind::kLoad ? sample : 0;
+      most = std::max(most, report.ranks[rank].device_bytes[number] + uncounted);
+      const bool drops = op.kind == OpKind::kDrop && op.slot.kind == SlotKind::kValue;
+      uncounted += drops && op.slot.owner == kLoader ? sample : 0;
+    }
+  }
+  return most;
 }
 
 /// The least budget within which a plan may count so many bytes.
@@ -181,8 +199,8 @@ Placement PlanBook::placement() const {
 
 Evaluate PlanBook::evaluator(const Job& job) const {
   return [this, &job](const Segments& segments) {
-    const PlanReport report = compose_step(job, segments).report;
-    return StepCost{.peak = report.peak(TierId::kDevice), .seconds = report.seconds};
+    const auto [plans, report] = compose_step(job, segments);
+    return StepCost{.peak = peak_with_samples(plans, report, job), .seconds = report.seconds};
   };
 }
 
@@ -249,7 +267,7 @@ bool PlanBook::tighten(int micro_batches, int64_t excess) {
   if (fixed_) {
     return false;
   }
-  const int64_t peak = report(micro_batches).peak(TierId::kDevice);
+  const int64_t peak = choice(micro_batches).cost.peak;
   const int64_t lower = peak - std::max(excess, peak / kShare);
   const auto before =
       std::exchange(budget_, budget_for(lower, plan(micro_batches)->job, already_held_));

@@ -34,9 +34,10 @@ struct DeviceBudget {
 
 class PlanBook {
  public:
-  /// `micro_batch`: samples of the largest one, for advice. Some of the budget is kept out of plans: a step's samples, which the run loads before it begins
-  /// one, what a reduction receives while it goes on, and a small share for what plans do not count. UserError where the policy does not fit the model. Equal arguments on all ranks give
-  /// equal plans.
+  /// `micro_batch`: samples of the largest one, for advice. Of the budget a step's samples are
+  /// taken, which the run loads before the plan begins, what a reduction receives while it goes on,
+  /// and a small share for what plans do not count. UserError where the policy does not fit the
+  /// model. Equal arguments on all ranks give equal plans.
   PlanBook(
       const RunConfig& config,
       ModelCost cost,
