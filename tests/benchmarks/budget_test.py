@@ -24,7 +24,7 @@ import json, os, sys, time
 words = sys.argv[1:]
 if "--save-chain" in words:
     chain = dict(names=["embed", "layers.0", "layers.1"], fw=[1, 2, 3], bw=[1, 2, 3], a=[0, 5, 5, 5], abar=[1, 9, 9],
-                 ftmp=[0, 0, 0], btmp=[0, 0, 0], loss_bw=1, loss_tmp=0)
+                 ftmp=[0, 0, 0], btmp=[0, 0, 0], loss_bw=1, loss_tmp=0, fw_value=[0, 1, 2], grad=[0, 3, 4], loss_grad=5)
     json.dump(chain, open(words[words.index("--save-chain") + 1], "w"))
     sys.exit()
 if "--chain" in words:
@@ -94,10 +94,12 @@ class Chains(unittest.TestCase):
                       "model.layers.10.mlp"],
             "fw": [1, 2, 3, 4, 5], "bw": [10, 20, 30, 40, 50], "a": [7, 6, 5, 4, 3, 2], "abar": [9, 1, 2, 3, 4],
             "ftmp": [99, 5, 6, 8, 7], "btmp": [99, 6, 5, 7, 8], "loss_bw": 11, "loss_tmp": 12,
+            "fw_value": [0, 1, 2, 3, 4], "grad": [9, 1, 2, 3, 4], "loss_grad": 13,
             "lean": {"bw": [0, 1, 2, 3, 4], "abar": [0, 1, 1, 2, 2], "ftmp": [0, 0, 1, 1, 0], "btmp": [0, 0, 0, 0, 0]}})
         self.assertEqual(costs, {
             "names": ["model.layers.0", "model.layers.10"], "fw": [5, 9], "bw": [50, 90], "a": [6, 4, 2],
             "abar": [3, 7], "ftmp": [6, 8], "btmp": [6, 8], "loss_bw": 11, "loss_tmp": 12,
+            "fw_value": [2, 4], "grad": [3, 7], "loss_grad": 13,
             "lean": {"bw": [3, 7], "abar": [2, 4], "ftmp": [1, 1], "btmp": [0, 0]}})
 
     def test_bytes_of_an_mlp(self):
@@ -172,12 +174,13 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(budget.best_rows(rows, ["other"]), {})
 
     def test_peer(self):
-        rows = [budget.peer_row(segments, size, 1000, [(seconds, sample(0.7, 90))])
-                for segments, size, seconds in ((2, 300, 0.9), (8, 100, 1.0))]
+        rows = [budget.peer_row((segments, gradients), size, 1000, [(seconds, sample(0.7, 90))])
+                for segments, gradients, size, seconds in ((2, "kept", 400, 0.9), (8, "kept", 200, 1.0),
+                                                           (2, "dropped", 100, 0.9), (8, "dropped", 300, 0.8))]
         text = "\n".join(budget.peer_report(rows)[1])
         self.assertIn("memory of PyTorch's 0.9: reached", text)
-        self.assertIn("time of PyTorch's with its fewest bytes (8 segments) 0.7: reached", text)
-        self.assertIn("any number of segments 0.778: MISSED", text)
+        self.assertIn("time of PyTorch's with its fewest bytes (8 segments), gradients kept 0.7: reached", text)
+        self.assertIn("time of PyTorch's with its fewest bytes (2 segments), gradients dropped 0.778: MISSED", text)
 
 
 class Whole(unittest.TestCase):
