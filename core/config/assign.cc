@@ -115,8 +115,12 @@ void find_homes(
 
 /// What to say of a key that its section does not have.
 std::string unknown_key(const google::protobuf::Descriptor& section, const std::string& name) {
+  const google::protobuf::Descriptor* top = &section; // sections are nested in their schema's
+  while (top->containing_type() != nullptr) {
+    top = top->containing_type();
+  }
   std::vector<std::string> homes;
-  find_homes(*RunConfig::descriptor(), "", name, homes);
+  find_homes(*top, "", name, homes);
   if (!homes.empty()) {
     return fmt::format("unknown key (did you mean {}?)", fmt::join(homes, " or "));
   }

@@ -198,8 +198,7 @@ DocumentNode parse_yaml(std::string_view text, const std::string& name, Problems
   try {
     YAML::Parser parser(stream);
     if (!parser.HandleNextDocument(events)) {
-      throw UserError(
-          "{}: the file is empty; a config needs at least model, data and optimizer", name);
+      throw UserError("{}: the file is empty; keys and their values belong there", name);
     }
     DocumentNode root = tree.take_root();
     if (parser.HandleNextDocument(events)) {

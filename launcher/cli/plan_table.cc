@@ -1,9 +1,9 @@
 #include <palimpsest/launcher/cli/plan_table.h>
 
 #include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/plan/closed_forms.h>
 #include <palimpsest/core/plan/traffic.h>
-#include <palimpsest/launcher/cli/words.h>
 #include <palimpsest/launcher/compose/run.h>
 #include <palimpsest/launcher/compose/search.h>
 
@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,27 +24,69 @@ std::string row(std::string_view name, const std::string& text) {
   return fmt::format("{:<14}{}\n", name, text);
 }
 
-std::string policy_text(Run& run) {
-  const RunConfig::ActivationCheckpointing& settings = run.config().activation_checkpointing();
-  std::string text = settings.policy();
-  if (needs_budget(text)) {
-    const StepChoice& choice = run.plans().choice(run.micro_batches());
-    return fmt::format(
-        "{}{}, for at most {}",
-        text,
-        choice.policy == text ? "" : fmt::format(" ({})", choice.policy),
-        format_bytes(*run.plans().budget()));
+/// The tapes that blocks leave, by the first forward or the last that runs again.
+void add_tapes(const Segments& segments, std::set<TapeMode>& tapes) {
+  for (const Segment& segment : segments) {
+    if (segment.rerun.empty()) {
+      tapes.insert(segment.tape);
+    }
+    add_tapes(segment.rerun, tapes);
   }
+}
+
+/// "lean and full": what the layers' blocks leave for their backward.
+std::string tapes_text(const ModelCost& cost, const Segments& segments) {
+  std::set<TapeMode> tapes;
+  add_tapes(segments, tapes);
+  for (const LayerCost& layer : cost.layers) {
+    for (int block = layer.blocks.begin; block < layer.blocks.end; ++block) {
+      if (std::ranges::none_of(
+              segments, [&](const Segment& one) { return one.blocks.contains(block); })) {
+        tapes.insert(TapeMode::kFull);
+      }
+    }
+  }
+  std::vector<std::string_view> names;
+  for (const TapeMode tape : tapes) {
+    names.push_back(to_text(tape));
+  }
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
+/// What the config's policy says.
+std::string setting_text(const RunConfig::ActivationCheckpointing& settings) {
+  std::string text = settings.policy();
   if (settings.has_n()) {
     text += fmt::format(", n {}", settings.n());
   }
   if (settings.has_segments()) {
-    text += fmt::format(", {} segments", settings.segments());
+    text += ", " + counted(settings.segments(), "segment");
   }
   if (settings.has_count()) {
-    text += fmt::format(", {} layers kept", settings.count());
+    text += fmt::format(", {} kept", counted(settings.count(), "layer"));
   }
   return text + ", " + settings.tape() + " tapes";
+}
+
+/// "auto: uniform, 4 segments, lean tapes; micro-batches of 2; budget 8.00 GiB".
+std::string policy_text(Run& run) {
+  const RunConfig::ActivationCheckpointing& settings = run.config().activation_checkpointing();
+  std::string text;
+  if (needs_budget(settings.policy())) {
+    const StepChoice& choice = run.plans().choice(run.micro_batches());
+    text = settings.policy() == choice.policy ? "" : settings.policy() + ": ";
+    text += choice.policy;
+    if (needs_budget(choice.policy)) { // a planner, which decides tapes block by block
+      text += fmt::format(", {} tapes", tapes_text(run.plans().cost(), choice.segments));
+    }
+  } else {
+    text = setting_text(settings);
+  }
+  if (const auto budget = run.plans().budget()) {
+    text +=
+        fmt::format("; micro-batches of {}; budget {}", run.batch().micro, format_bytes(*budget));
+  }
+  return text;
 }
 
 /// Bytes that layer `layer` leaves for its backward with all tapes.
@@ -127,8 +171,8 @@ std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
   facts.emplace_back(
       "batch",
       fmt::format(
-          "{} samples a step: micro-batches of up to {}, {} accumulated; {}",
-          run.batch().global,
+          "{} a step: micro-batches of up to {}, {} accumulated; {}",
+          counted(run.batch().global, "sample"),
           run.batch().micro,
           run.micro_batches(),
           counted(run.batches().step_count(), "step")));
@@ -213,19 +257,19 @@ std::string describe_work(const PlanReport& report, const ModelCost& cost, int m
   const int kept = layers - rerun_layers;
   const int64_t tape = layer_tape(cost, middle);
   const int64_t input = input_bytes(cost, middle);
-  text += row(
-      "closed forms",
-      fmt::format(
-          "N = {} layers, K = {} kept: {} layer executions a micro-batch (3N - K); tapes {} = {} "
-          "of N a = {} ({:.0f} %)",
-          layers,
-          kept,
-          executions(layers, kept),
-          kept == 0 ? "a" : "K a", // without any, one layer's while it runs again
-          format_bytes(tape_bytes(kept, tape)),
-          format_bytes(tape_bytes(layers, tape)),
-          100.0 * static_cast<double>(tape_bytes(kept, tape)) /
-              static_cast<double>(tape_bytes(layers, tape))));
+  text +=
+      row("closed forms",
+          fmt::format(
+              "N = {}, K = {} kept: {} layer executions a micro-batch (3N - K); tapes {} = {} "
+              "of N a = {} ({:.0f} %)",
+              counted(layers, "layer"),
+              kept,
+              executions(layers, kept),
+              kept == 0 ? "a" : "K a", // without any, one layer's while it runs again
+              format_bytes(tape_bytes(kept, tape)),
+              format_bytes(tape_bytes(layers, tape)),
+              100.0 * static_cast<double>(tape_bytes(kept, tape)) /
+                  static_cast<double>(tape_bytes(layers, tape))));
   text +=
       row("",
           fmt::format(

@@ -2,7 +2,7 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/launcher/cli/words.h>
+#include <palimpsest/core/base/words.h>
 
 #include <fmt/format.h>
 #include <unistd.h>

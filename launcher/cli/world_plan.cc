@@ -2,8 +2,8 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/config/loader.h>
-#include <palimpsest/launcher/cli/words.h>
 #include <palimpsest/launcher/compose/planning.h>
 
 #include <fmt/format.h>

@@ -6,24 +6,29 @@
 #include <palimpsest/memory/planners/chain.pb.h>
 #include <palimpsest/memory/planners/chain_file.h>
 #include <palimpsest/memory/planners/chain_run.h>
+#include <palimpsest/memory/planners/dynamic_programming.h>
 #include <palimpsest/memory/planners/planner.h>
 #include <palimpsest/memory/planners/replay.h>
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <optional>
+#include <string_view>
 
 namespace palimpsest {
 namespace {
+
+constexpr std::string_view kOptimal = "dynamic_programming";
 
 int64_t parse_budget(const std::string& text) {
   const std::optional<int64_t> bytes = parse_bytes(text);
   if (!bytes || *bytes == 0) {
     throw UserError(
-        "--budget: '{}' is not allowed; give bytes above 0, such as 8GiB, 1.5GB or 4096", text);
+        "--budget: '{}' is not allowed; give a size of at least 1: {}", text, kSizesAllowed);
   }
   return *bytes;
 }
@@ -41,6 +46,36 @@ void check_by_replay(const CostChain& chain, const ChainPlan& plan) {
       "a plan of {} s takes {} s when replayed",
       plan.makespan,
       replay.makespan);
+}
+
+/// Whether the planner's table counts some size of the chain in more than it is.
+bool rounds(const CostChain& chain, int64_t slot) {
+  const auto odd = [&](int64_t bytes) { return bytes % slot != 0; };
+  const auto odd_tape = [&](const TapeOption& tape) {
+    return odd(tape.bytes) || odd(tape.forward_workspace) || odd(tape.backward_workspace);
+  };
+  return odd(chain.input_bytes) || odd(chain.loss_workspace) || odd(chain.loss_gradient_bytes) ||
+      std::ranges::any_of(chain.stages, [&](const ChainStage& stage) {
+           return odd(stage.output_bytes) || odd(stage.forward_workspace) ||
+               odd(stage.gradient_bytes) || std::ranges::any_of(stage.tapes, odd_tape);
+         });
+}
+
+/// The planner's plan. What the optimal one had to round, unless everything is kept, is said.
+ChainPlan make_plan(
+    const Planner& planner,
+    const CostChain& chain,
+    int64_t budget,
+    ChainPlanReport& report) {
+  if (planner.name != kOptimal) {
+    return planner.plan(chain, budget);
+  }
+  const DynamicProgram program(chain, budget);
+  ChainPlan plan = program.plan(budget);
+  if (!plan.segments.empty() && rounds(chain, program.slot_bytes())) {
+    report.set_slot_bytes(static_cast<double>(program.slot_bytes()));
+  }
+  return plan;
 }
 
 void add_operations(const CostChain& chain, const ChainPlan& plan, ChainPlanReport& report) {
@@ -70,6 +105,11 @@ void print_text(const CostChain& chain, const ChainPlanReport& report, std::ostr
   out << fmt::format("makespan      {}\n", report.makespan());
   out << fmt::format("peak          {} of a budget of {}\n", report.peak(), report.budget());
   out << fmt::format("least budget  {}\n", report.least_budget());
+  if (report.has_slot_bytes()) {
+    out << fmt::format(
+        "slots         of {}: sizes were rounded up to them, so a faster plan may exist\n",
+        report.slot_bytes());
+  }
   for (const ChainPlanReport::Operation& op : report.operations()) {
     out << op.op();
     if (op.stage() > 0) {
@@ -90,7 +130,7 @@ void plan_chain(const ChainPlanOptions& options, std::ostream& out) {
   report.set_planner(planner.name);
   report.set_budget(static_cast<double>(budget));
   try {
-    const ChainPlan plan = planner.plan(chain, budget);
+    const ChainPlan plan = make_plan(planner, chain, budget, report);
     check_by_replay(chain, plan);
     report.set_feasible(true);
     report.set_least_budget(static_cast<double>(plan.least_budget));

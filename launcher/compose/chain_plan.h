@@ -19,7 +19,8 @@ struct ChainPlanOptions {
   bool json = false;
 };
 
-/// Prints makespan, peak, least budget and operations. The plan has been replayed by simulate().
+/// Prints makespan, peak, least budget, the slots to which dynamic_programming rounded (if it did)
+/// and operations. The plan has been replayed by simulate().
 /// UserError where file, planner or budget are wrong; where no plan fits, after the JSON that says
 /// so.
 void plan_chain(const ChainPlanOptions& options, std::ostream& out);

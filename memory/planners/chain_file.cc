@@ -1,11 +1,16 @@
 #include <palimpsest/memory/planners/chain_file.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
+#include <palimpsest/core/config/assign.h>
+#include <palimpsest/core/config/document.h>
 #include <palimpsest/memory/planners/chain.pb.h>
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 namespace palimpsest {
@@ -27,6 +32,7 @@ class Reader {
     }
     chain.loss_seconds = from_.loss_bw();
     chain.loss_workspace = whole("loss_tmp", from_.loss_tmp());
+    chain.loss_gradient_bytes = whole("loss_grad", from_.loss_grad());
     return chain;
   }
 
@@ -34,10 +40,13 @@ class Reader {
   void check_lengths() const {
     if (stages_ < 1 || stages_ > kMostStages) {
       throw UserError(
-          "{}: fw has {} numbers, one a stage; give 1 to {}", file_, stages_, kMostStages);
+          "{}: fw has {}, one a stage; give 1 to {}",
+          file_,
+          counted(stages_, "number"),
+          kMostStages);
     }
     if (from_.has_l() && from_.l() != stages_) {
-      throw UserError("{}: L is {}, but fw has {} numbers", file_, from_.l(), stages_);
+      throw UserError("{}: L is {}, but fw has {}", file_, from_.l(), counted(stages_, "number"));
     }
     if (!from_.has_loss_bw() || !from_.has_loss_tmp()) {
       throw UserError("{}: loss_bw and loss_tmp must both be given; 0 is allowed", file_);
@@ -49,6 +58,12 @@ class Reader {
     length("btmp", from_.btmp_size(), stages_);
     if (from_.ftmp_none_size() > 0) {
       length("ftmp_none", from_.ftmp_none_size(), stages_);
+    }
+    if (from_.fw_value_size() > 0) {
+      length("fw_value", from_.fw_value_size(), stages_);
+    }
+    if (from_.grad_size() > 0) {
+      length("grad", from_.grad_size(), stages_);
     }
     if (from_.names_size() > 0) {
       length("names", from_.names_size(), stages_);
@@ -64,7 +79,12 @@ class Reader {
   void length(const char* name, int given, int wanted) const {
     if (given != wanted) {
       throw UserError(
-          "{}: {} has {} numbers; give {}, since fw has {}", file_, name, given, wanted, stages_);
+          "{}: {} has {}; give {}, since fw has {}",
+          file_,
+          name,
+          counted(given, "number"),
+          wanted,
+          stages_);
     }
   }
 
@@ -90,6 +110,7 @@ class Reader {
         .name = from_.names_size() > 0 ? from_.names(number) : "",
         .output_bytes = bytes("a", from_.a(), number + 1),
         .forward_seconds = from_.fw(number),
+        .value_seconds = from_.fw_value_size() > 0 ? from_.fw_value(number) : 0,
         .forward_workspace = bytes(
             untaped ? "ftmp_none" : "ftmp", untaped ? from_.ftmp_none() : from_.ftmp(), number)};
     const TapeOption full{
@@ -99,6 +120,7 @@ class Reader {
         .backward_workspace = bytes("btmp", from_.btmp(), number),
         .backward_seconds = from_.bw(number)};
     stage.tapes.push_back(full);
+    stage.gradient_bytes = from_.grad_size() > 0 ? bytes("grad", from_.grad(), number) : 0;
     if (from_.has_lean()) {
       TapeOption lean{
           .tape = TapeMode::kFull,
@@ -119,13 +141,34 @@ class Reader {
   int stages_;
 };
 
+/// Takes out what published cases say about their best plans, whatever it is.
+void drop_answers(DocumentNode& document) {
+  for (size_t index = document.keys.size(); index-- > 0;) {
+    const auto* field = ChainFile::descriptor()->FindFieldByName(document.keys[index]);
+    if (field != nullptr && field->message_type() == google::protobuf::Value::descriptor()) {
+      document.keys.erase(document.keys.begin() + static_cast<std::ptrdiff_t>(index));
+      document.items.erase(document.items.begin() + static_cast<std::ptrdiff_t>(index));
+    }
+  }
+}
+
 } // namespace
 
 CostChain parse_chain(std::string_view json, const std::string& file) {
+  Problems problems;
+  DocumentNode document = parse_document(json, file, problems);
+  if (document.kind != DocumentNode::Kind::kMap) {
+    throw UserError(
+        "{}: holds {} instead of a chain, which has lists such as fw, bw and a",
+        file,
+        describe(document));
+  }
+  drop_answers(document);
   ChainFile from;
-  const auto status = google::protobuf::util::JsonStringToMessage(std::string(json), &from);
-  if (!status.ok()) {
-    throw UserError("{}: not a chain: {}", file, std::string(status.message()));
+  Origins origins;
+  assign(document, {file}, from, origins, problems);
+  if (!problems.empty()) { // a file that a program wrote: the first is the cause of most
+    throw UserError("{}", problems.front());
   }
   CostChain chain = Reader(from, file).read();
   try {
@@ -139,11 +182,16 @@ CostChain parse_chain(std::string_view json, const std::string& file) {
 std::string chain_json(const CostChain& chain) {
   ChainFile to;
   to.set_l(chain.size());
+  const bool named = std::ranges::none_of(chain.stages, &std::string::empty, &ChainStage::name);
   to.add_a(static_cast<double>(chain.input_bytes));
   for (const ChainStage& stage : chain.stages) {
-    to.add_names(stage.name);
+    if (named) {
+      to.add_names(stage.name);
+    }
     to.add_a(static_cast<double>(stage.output_bytes));
     to.add_fw(stage.forward_seconds);
+    to.add_fw_value(stage.value_seconds);
+    to.add_grad(static_cast<double>(stage.gradient_bytes));
     to.add_ftmp_none(static_cast<double>(stage.forward_workspace));
     const TapeOption& full = stage.tape_of(TapeMode::kFull);
     to.add_abar(static_cast<double>(full.bytes));
@@ -158,6 +206,7 @@ std::string chain_json(const CostChain& chain) {
   }
   to.set_loss_bw(chain.loss_seconds);
   to.set_loss_tmp(static_cast<double>(chain.loss_workspace));
+  to.set_loss_grad(static_cast<double>(chain.loss_gradient_bytes));
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   options.add_whitespace = true;

@@ -1,6 +1,7 @@
 #include <palimpsest/memory/recompute/layer_runs.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 
 #include <algorithm>
 
@@ -14,9 +15,9 @@ Segments every_n(const ModelCost& model, const PolicyOptions& options) {
   }
   if (*options.n < 1 || *options.n > layers) {
     throw UserError(
-        "activation_checkpointing.n: {} is not allowed; the model has {} layers, give 1 to {}",
+        "activation_checkpointing.n: {} is not allowed; the model has {}, give 1 to {}",
         *options.n,
-        layers,
+        counted(layers, "layer"),
         layers);
   }
   std::vector<LayerRun> runs;

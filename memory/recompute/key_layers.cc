@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/pattern.h>
+#include <palimpsest/core/base/words.h>
 
 #include <algorithm>
 #include <charconv>
@@ -85,9 +86,9 @@ std::vector<bool> all_but(const ModelCost& model, int count, TapeMode kept) {
   const int layers = static_cast<int>(model.layers.size());
   if (count < 0 || count > layers) {
     throw UserError(
-        "activation_checkpointing.count: {} is not allowed; the model has {} layers, give 0 to {}",
+        "activation_checkpointing.count: {} is not allowed; the model has {}, give 0 to {}",
         count,
-        layers,
+        counted(layers, "layer"),
         layers);
   }
   std::vector<double> savings;

@@ -1,6 +1,7 @@
 #include <palimpsest/memory/recompute/layer_runs.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 
 namespace palimpsest {
 
@@ -10,10 +11,10 @@ Segments uniform(const ModelCost& model, const PolicyOptions& options) {
   const int segments = options.segments.value_or((layers + 3) / 4);
   if (options.segments && (segments < 1 || segments > layers)) {
     throw UserError(
-        "activation_checkpointing.segments: {} is not allowed; the model has {} layers, give 1 to "
+        "activation_checkpointing.segments: {} is not allowed; the model has {}, give 1 to "
         "{}",
         segments,
-        layers,
+        counted(layers, "layer"),
         layers);
   }
   std::vector<LayerRun> runs;

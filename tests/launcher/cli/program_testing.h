@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,22 @@ class ProgramFixture : public ::testing::Test {
   void TearDown() override {
     std::filesystem::remove_all(folder_);
   }
+
+  /// The config of a small model on 12 samples, in batches of four unless `training` says otherwise,
+  /// that writes to "out". `sections`: more of the file.
+  std::string write_tiny_config(
+      const std::string& training = "global_batch_size: 4, micro_batch_size: 2, threads: 1",
+      const std::string& sections = "") const {
+    std::ofstream(folder_ / "corpus.txt") << std::string(33 * 12, 'a');
+    std::ofstream(folder_ / "run.yaml")
+        << "model: {preset: tiny}\n"
+        << "data: {files: [" << (folder_ / "corpus.txt").string() << "], sequence_length: 32}\n"
+        << "training: {" << training << ", output: " << (folder_ / "out").string() << "}\n"
+        << "optimizer: {learning_rate: 1e-3}\n"
+        << sections;
+    return (folder_ / "run.yaml").string();
+  }
+
   std::filesystem::path folder_;
 };
 

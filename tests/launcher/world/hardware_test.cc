@@ -84,6 +84,9 @@ TEST(Hardware, AWrongFileIsToldByItsField) {
   refusal(
       changed("ranks_per_node", "rank_per_node"),
       AllOf(HasSubstr("rank_per_node"), HasSubstr("did you mean ranks_per_node?")));
+  refusal( // what another file's schema has is no advice
+      changed("ranks_per_node", "steps"),
+      HasSubstr("steps: unknown key; allowed: name, flops"));
   refusal("[1, 2]", HasSubstr("small.yaml: holds a list"));
   refusal("memory: {", HasSubstr("small.yaml"));
   EXPECT_THAT(
