@@ -4,6 +4,7 @@
 #include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/models/weights.h>
+#include <palimpsest/launcher/compose/finite_weights.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -69,7 +70,10 @@ TensorFiller filler(const CheckpointReader& reader) {
 
 ExportedCheckpoint export_checkpoint(const fs::path& path, const fs::path& out) {
   const CheckpointReader reader(find_checkpoint(path));
-  write_hf_folder(out, reader.model_layout(), filler(reader));
+  const auto trained = [&](const StoredTensor& tensor) {
+    return values_of(reader, tensor).trainable;
+  };
+  write_hf_folder(out, reader.model_layout(), only_finite(filler(reader), out, trained));
   return {reader.folder(), reader.info().run_id(), reader.info().step()};
 }
 

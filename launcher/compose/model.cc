@@ -2,15 +2,18 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/io/checkpoint_manifest.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/models/head_block.h>
+#include <palimpsest/launcher/compose/finite_weights.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -148,10 +151,10 @@ std::string Model::description() const {
   const std::string dtype =
       settings_.decoder_options.compute == at::kBFloat16 ? "bf16 with fp32 master" : "fp32";
   return fmt::format(
-      "{}, {:L} parameters, {} layers, {}",
+      "{}, {:L} parameters, {}, {}",
       family_,
       chain_.parameter_count(),
-      chain_.layers.size(),
+      counted(std::ssize(chain_.layers), "layer"),
       dtype);
 }
 
@@ -200,7 +203,20 @@ HfFolderLayout Model::layout() const {
 }
 
 void Model::write(const std::filesystem::path& out, const UnitSource& source) const {
-  write_hf_folder(out, layout(), export_filler(chain_, source), Existing::kReplace);
+  std::set<std::string> trained;
+  for (const auto& unit : chain_.units) {
+    for (const Parameter& parameter : unit->parameters()) {
+      if (unit->trainable()) {
+        trained.insert(parameter.name);
+      }
+    }
+  }
+  const auto is_trained = [&](const StoredTensor& tensor) { return trained.contains(tensor.name); };
+  write_hf_folder(
+      out,
+      layout(),
+      only_finite(export_filler(chain_, source), out, is_trained),
+      Existing::kReplace);
 }
 
 } // namespace palimpsest

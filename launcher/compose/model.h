@@ -82,6 +82,7 @@ class Model {
 
   /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the
   /// weights came from one. A chain that is no decoder is written as its weights alone.
+  /// EnvironmentError, and nothing is changed, where a trained weight is not finite.
   void write(const std::filesystem::path& out, const UnitSource& source) const;
 
  private:

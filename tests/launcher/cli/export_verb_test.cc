@@ -1,6 +1,8 @@
 // Covers: inspect_verb.cc
 // Covers: launcher/compose/checkpoint_export.cc
 // Covers: launcher/compose/checkpoint_report.cc
+// Covers: launcher/compose/finite_weights.cc
+#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
@@ -175,6 +177,26 @@ TEST_F(CheckpointVerbs, WhatCannotBeExported) {
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_THAT(damaged.err, HasSubstr("rank-00000.safetensors"));
   EXPECT_FALSE(fs::exists(folder_ / "exported"));
+}
+
+// 3.4e38 is a number in fp32, and infinite when it is rounded to bf16.
+TEST_F(CheckpointVerbs, NoModelHasNumbersThatAreNotFinite) {
+  const std::string models = std::string(PALIMPSEST_TEST_DATA) + "/models/";
+  const SavedModel saved("{path: " + models + "llama-bf16-sharded}");
+  saved.write(folder_ / "model");
+  const auto before = files_of(folder_ / "model");
+  saved.source()(1).values[0] = 3.4e38F;
+  saved.save(folder_ / "out", 1);
+  const Outcome outcome = run({"export", at("out"), at("exported")});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(
+      outcome.err,
+      AllOf(
+          HasSubstr(at("exported") + ": no model is written, since model.layers.0."),
+          HasSubstr(" holds NaN or infinity in BF16; earlier models and checkpoints are kept")));
+  EXPECT_FALSE(fs::exists(folder_ / "exported"));
+  EXPECT_THROW(saved.write(folder_ / "model"), EnvironmentError);
+  EXPECT_TRUE(files_of(folder_ / "model") == before);
 }
 
 TEST_F(CheckpointVerbs, InspectShowsACheckpoint) {
