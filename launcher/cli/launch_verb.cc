@@ -1,8 +1,10 @@
 #include <palimpsest/launcher/cli/launch_verb.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/nearest.h>
+#include <palimpsest/launcher/cli/output_files.h>
 #include <palimpsest/launcher/cli/program.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/usage.h>
@@ -37,9 +39,9 @@ struct LaunchVerbOptions {
 /// The ranks' part: the verb behind `launch` and its arguments.
 using RankArguments = std::vector<std::string>;
 
-/// Loads the config that `train` will load, so that its errors come once and before any rank, and
-/// its output folder is known.
-std::filesystem::path output_of_training(const RankArguments& arguments) {
+/// Looks at what `train` will be given, so that what is wrong with the config, or with the files
+/// that it is to write, is said once and before any rank; returns its output folder.
+std::filesystem::path check_training(const RankArguments& arguments) {
   CLI::App program("", "palimpsest");
   add_train_verb(program);
   CLI::App* train = program.get_subcommand("train");
@@ -56,11 +58,18 @@ std::filesystem::path output_of_training(const RankArguments& arguments) {
     program.exit(error);
     throw ExitCode(0);
   }
-  return load_config(
-             train->get_option("config")->results().front(),
-             train->get_option("overrides")->results())
-      .training()
-      .output();
+  const std::string config = train->get_option("config")->results().front();
+  std::vector<NamedFile> files = {{"the config", config}};
+  for (const char* option : {"--html", "--json", "--dump-gradients"}) {
+    files.push_back({option, train->get_option(option)->as<std::string>()});
+  }
+  require_different_files("train", files);
+  for (size_t file = 1; file < files.size(); ++file) {
+    if (!files[file].path.empty()) {
+      const AtomicFile opened(files[file].path); // and gone again
+    }
+  }
+  return load_config(config, train->get_option("overrides")->results()).training().output();
 }
 
 /// In a process that mpirun started: the verb, as a supervised rank.
@@ -152,10 +161,10 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   }
   LaunchOptions& launch = options.launch;
   const bool training = arguments[0] == "train";
+  const std::filesystem::path output = training ? check_training(arguments) : "";
   const bool own_logs = launch.log_folder.empty() && training;
   if (launch.log_folder.empty()) {
-    launch.log_folder =
-        (training ? output_of_training(arguments) : std::filesystem::path()) / "logs";
+    launch.log_folder = output / "logs";
   }
   if (options.no_mpirun) {
     launch.no_mpirun = "--no-mpirun";

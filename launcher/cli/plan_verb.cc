@@ -1,5 +1,6 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
+#include <palimpsest/launcher/cli/output_files.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
@@ -33,6 +34,11 @@ struct PlanVerbOptions {
 };
 
 void print_plan(const PlanVerbOptions& options) {
+  require_different_files(
+      "plan",
+      {{"the config", options.config},
+       {"--html", options.html},
+       {"--save-chain", options.save_chain}});
   std::optional<AtomicFile> page; // opened first: it is known now whether it can be written
   if (!options.html.empty()) {
     page.emplace(options.html);

@@ -4,6 +4,7 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/show.h>
+#include <palimpsest/launcher/cli/output_files.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/stack_rows.h>
 #include <palimpsest/launcher/compose/stack_table.h>
@@ -15,10 +16,13 @@
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <list>
@@ -71,9 +75,34 @@ std::vector<std::string> settings_of(
   return settings;
 }
 
+/// The status with which a row's process ends. A signal that would have ended us ends it, and the
+/// ranks that it started.
+int status_of(pid_t child, const std::string& row, const SignalQueue& signals) {
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    pollfd polled{.fd = signals.fd(), .events = POLLIN, .revents = 0};
+    poll(&polled, 1, -1);
+    while (const int signal = signals.next()) {
+      if (signal != SIGCHLD) {
+        kill(-child, SIGKILL);
+        waitpid(child, &status, 0);
+        throw Error(
+            fmt::format(
+                "stack: ended by signal {} ({}) in the row '{}'", signal, strsignal(signal), row),
+            128 + signal);
+      }
+    }
+  }
+  return status;
+}
+
 /// A process of its own for each row, so that its resident memory is its own. Its output goes to a
 /// file. Throws, with the last lines of it, where the row fails.
-void run_row(const StackOptions& options, const StackRun& row, const fs::path& folder) {
+void run_row(
+    const StackOptions& options,
+    const StackRun& row,
+    const fs::path& folder,
+    const SignalQueue& signals) {
   fs::create_directories(folder);
   std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string()};
   if (row.ranks > 1) {
@@ -90,10 +119,7 @@ void run_row(const StackOptions& options, const StackRun& row, const fs::path& f
       throw EnvironmentError("cannot write {}", log.string());
     }
   });
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (const int code = exit_code_of(status); code != 0) {
+  if (const int code = exit_code_of(status_of(child, row.name, signals)); code != 0) {
     throw Error(
         fmt::format(
             "stack: the row '{}' ended with exit code {}; it said last:\n{}",
@@ -153,6 +179,14 @@ Report head_of(const StackOptions& options, const RunConfig& config, const std::
 void stack(const StackOptions& options) {
   const RunConfig config = load_config(options.config, options.overrides);
   const std::vector<StackRun> rows = stack_rows(config, options.choice);
+  require_different_files(
+      "stack",
+      {{"the config", options.config},
+       {"--json", options.json},
+       {"--csv", options.csv},
+       {"--markdown", options.markdown},
+       {"--html", options.html}});
+  const SignalQueue signals({SIGINT, SIGTERM, SIGHUP, SIGCHLD}); // nothing is left behind then
   Outputs outputs;
   outputs.add(options.json, [](const Report& report) { return to_json(report.stack); });
   outputs.add(options.csv, [](const Report& report) { return stack_csv(report.stack); });
@@ -168,7 +202,7 @@ void stack(const StackOptions& options) {
   StackMeasurement baseline;
   for (const StackRun& row : rows) {
     const fs::path folder = scratch.path() / std::to_string(report.stack.size());
-    run_row(options, row, folder);
+    run_row(options, row, folder, signals);
     const std::string told = read_file(folder / "report.json");
     StackMeasurement run =
         read_measurement(row.name, told, read_file(folder / "run" / "metrics.jsonl"));

@@ -1,6 +1,8 @@
+#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/device/cuda.h>
 #include <palimpsest/core/device/rss.h>
+#include <palimpsest/launcher/cli/output_files.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/progress.h>
 #include <palimpsest/launcher/cli/train_verb.h>
@@ -117,8 +119,8 @@ int train_rank(
     return kStoppedExitCode;
   }
   ranks.alike([&] { progress.require_update(); });
+  out << progress.summary(run.full_report(), baseline) << std::flush;
   const std::filesystem::path folder = run.write_model();
-  out << progress.summary(run.full_report(), baseline);
   if (!run.checkpoint().empty()) {
     out << "checkpoint: " << run.checkpoint().string() << "\n";
   }
@@ -127,9 +129,28 @@ int train_rank(
   return 0;
 }
 
+/// What is wrong before the ranks meet is wrong for all of a host, and the first of them says it.
+RunConfig load_once(const TrainOptions& options, const RankEnvironment& rank) {
+  try {
+    require_different_files(
+        "train",
+        {{"the config", options.config},
+         {"--html", options.report.html},
+         {"--json", options.report.json},
+         {"--dump-gradients", options.dump_gradients}});
+    return load_config(options.config, options.overrides);
+  } catch (const Error& error) {
+    if (rank.local_rank == 0) {
+      throw;
+    }
+    throw ExitCode(leave_word_to_others(error));
+  }
+}
+
 void train(const TrainOptions& options) {
-  RunConfig config = load_config(options.config, options.overrides);
-  RankSession session(options.rank, config, PALIMPSEST_VERSION);
+  const RankEnvironment rank = detect_rank(current_environment(), options.rank);
+  RunConfig config = load_once(options, rank);
+  RankSession session(rank, config, PALIMPSEST_VERSION);
   if (session.environment().attempt > 0) { // a launcher's second try goes on from the first
     config.mutable_training()->set_restart(false);
   }

@@ -61,9 +61,13 @@ bool can_use_mpi() {
   return has_mpi();
 }
 
-RankSession::RankSession(const RankFlags& flags, RunConfig config, std::string build)
-    : config_(std::move(config)), build_(std::move(build)),
-      environment_(detect_rank(current_environment(), flags)),
+int leave_word_to_others(const Error& error) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  return error.exit_code();
+}
+
+RankSession::RankSession(RankEnvironment environment, RunConfig config, std::string build)
+    : config_(std::move(config)), build_(std::move(build)), environment_(std::move(environment)),
       lifeline_(launchers_of(environment_)), status_(std::make_shared<RankStatus>()) {
   if (environment_.world_size > 1) {
     WorldSettings settings = world_settings(environment_, config_);
@@ -110,9 +114,7 @@ int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
       if (leads) {
         throw;
       }
-      // Launchers end all ranks at the first failure: rank 0 has the word before.
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      return error.exit_code();
+      return leave_word_to_others(error);
     }
     world_->abort(error.what());
     throw Error(fmt::format("rank {}: {}", ranks.rank(), error.what()), error.exit_code());

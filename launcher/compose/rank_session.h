@@ -2,7 +2,7 @@
 
 // This process as one of the ranks of a run: found, connected, and ended as one of them.
 //
-//   RankSession session(flags, config, version);
+//   RankSession session(detect_rank(current_environment(), flags), config, version);
 //   return session.run([&](Ranks& ranks) {        // the exit code
 //     Run run(config, ranks);
 //     ...
@@ -12,6 +12,7 @@
 // An error that all ranks share is printed by rank 0 alone. One that a rank meets by itself ends the
 // others' communication, so that nobody waits for it.
 
+#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/contracts/communicator.h>
 #include <palimpsest/core/contracts/observer.h>
@@ -30,11 +31,15 @@ namespace palimpsest {
 /// Whether ranks of this build that mpirun starts talk through MPI.
 bool can_use_mpi();
 
+/// The end of a rank that leaves the error to another one, which may need a moment: launchers end
+/// all ranks at the first failure. The exit code.
+int leave_word_to_others(const Error& error);
+
 class RankSession {
  public:
-  /// Finds out which rank this is and connects it to the others. UserError for contradictory flags
-  /// or variables; EnvironmentError where the others do not come. `build` names this program's.
-  RankSession(const RankFlags& flags, RunConfig config, std::string build);
+  /// Connects this rank (detect_rank()) to the others. EnvironmentError where they do not come.
+  /// `build` names this program's.
+  RankSession(RankEnvironment environment, RunConfig config, std::string build);
 
   /// Compares build and config with the other ranks', a UserError naming the first difference; then
   /// what `body` returns, or the exit code of an error that another rank tells.

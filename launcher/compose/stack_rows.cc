@@ -78,8 +78,24 @@ const Technique& find(const std::string& name, std::string_view option) {
   return *known;
 }
 
-bool shares_states(const Technique& technique) {
-  return technique.name.starts_with("zero");
+bool shares_states(const std::string& technique) {
+  return technique.starts_with("zero");
+}
+
+/// A list of the user's: known names, each once, and none that would have no row.
+void check_names(const std::vector<std::string>& names, std::string_view option, int ranks) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    find(*name, option);
+    if (std::find(names.begin(), name, *name) != name) {
+      throw UserError("stack: {}: '{}' comes twice; each row adds one technique", option, *name);
+    }
+    if (ranks == 1 && shares_states(*name)) {
+      throw UserError(
+          "stack: {}: {} shares states among ranks, and --ranks is 1; give 2 or more",
+          option,
+          *name);
+    }
+  }
 }
 
 /// Full tapes, fp32, one micro-batch, one rank, whatever the config says.
@@ -143,21 +159,25 @@ std::vector<std::string> stack_techniques() {
 }
 
 std::vector<StackRun> stack_rows(const RunConfig& config, const StackChoice& choice) {
+  check_names(choice.order, "--order", choice.ranks);
+  check_names(choice.only, "--only", choice.ranks);
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
   const std::vector<std::string> order = choice.order.empty() ? stack_techniques() : choice.order;
   for (const std::string& name : choice.only) {
-    find(name, "--only");
+    if (!has(order, name)) {
+      throw UserError(
+          "stack: --only names {}, which --order leaves out; name it in both, or leave one out",
+          name);
+    }
   }
   Stacked stacked = baseline(config);
   std::vector<StackRun> rows = {row("baseline", stacked)};
-  for (auto name = order.begin(); name != order.end(); ++name) {
-    const Technique& technique = find(*name, "--order");
-    if (std::find(order.begin(), name, *name) != name) {
-      throw UserError("stack: --order: '{}' comes twice; each row adds one technique", *name);
-    }
-    const bool wanted =
-        choice.only.empty() || std::ranges::find(choice.only, *name) != choice.only.end();
-    if (wanted && (choice.ranks > 1 || !shares_states(technique))) {
-      std::string added = technique.add(stacked, choice.ranks);
+  for (const std::string& name : order) {
+    const bool wanted = choice.only.empty() || has(choice.only, name);
+    if (wanted && (choice.ranks > 1 || !shares_states(name))) {
+      std::string added = find(name, "--order").add(stacked, choice.ranks);
       rows.push_back(row(std::move(added), stacked));
     }
   }

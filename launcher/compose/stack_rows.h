@@ -15,10 +15,9 @@
 namespace palimpsest {
 
 struct StackChoice {
-  std::vector<std::string>
-      order{}; ///< techniques in the order in which they are stacked; empty: all
+  std::vector<std::string> order{}; ///< techniques as they are stacked; empty: all, as usual
   std::vector<std::string> only{}; ///< of these; empty: all
-  int ranks = 2; ///< of the rows that share states; 1: these rows are left out
+  int ranks = 2; ///< of the rows that share states; 1: such rows are left out unless they are named
 };
 
 struct StackRun {
@@ -31,7 +30,8 @@ struct StackRun {
 std::vector<std::string> stack_techniques();
 
 /// The baseline and a row for each technique, which keeps those before it. Throws UserError for a
-/// name that is unknown or comes twice, or a global batch that the ranks cannot share.
+/// name that is unknown, comes twice or could have no row, or a global batch that the ranks cannot
+/// share.
 std::vector<StackRun> stack_rows(const RunConfig& config, const StackChoice& choice);
 
 } // namespace palimpsest

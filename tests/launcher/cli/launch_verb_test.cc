@@ -1,6 +1,5 @@
 #include <palimpsest/tests/launcher/cli/program_testing.h>
 
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -17,15 +16,7 @@ class LaunchVerb : public testing::ProgramFixture {
  protected:
   void SetUp() override {
     ProgramFixture::SetUp();
-    config_ = (folder_ / "run.yaml").string();
-    std::ofstream(folder_ / "corpus.txt") << std::string(33 * 12, 'a');
-    std::ofstream(config_) << fmt::format(
-        "model: {{preset: tiny}}\n"
-        "data: {{files: [{}], sequence_length: 32}}\n"
-        "training: {{global_batch_size: 4, micro_batch_size: 1, steps: 2, output: {}}}\n"
-        "optimizer: {{learning_rate: 1e-3}}\n",
-        (folder_ / "corpus.txt").string(),
-        (folder_ / "out").string());
+    config_ = write_tiny_config("global_batch_size: 4, micro_batch_size: 1, steps: 2");
   }
   std::string config_;
 };
@@ -117,6 +108,19 @@ TEST_F(LaunchVerb, AWrongConfigIsAnErrorBeforeAnyRank) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("stepz"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+TEST_F(LaunchVerb, AFileThatCannotBeWrittenIsAnErrorBeforeAnyRank) {
+  for (const char* option : {"--html", "--json", "--dump-gradients"}) {
+    const std::string file = (folder_ / "nowhere/file").string();
+    const Outcome outcome = run({"launch", "-n", "2", "train", config_, option, file});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("cannot write " + file));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+    const std::string good = (folder_ / "file").string();
+    EXPECT_EQ(run({"launch", "-n", "2", "--dry-run", "train", config_, option, good}).exit_code, 0);
+    EXPECT_FALSE(std::filesystem::exists(good)); // it was only tried
+  }
 }
 
 TEST_F(LaunchVerb, WrongUseEndsWithTwo) {

@@ -72,8 +72,8 @@ TEST(StackRows, OrderAndChoiceAreTheUsers) {
   EXPECT_EQ(rows[2].ranks, 2); // what came before stays
   EXPECT_EQ(derive_batch(config_of(rows[1]), 2).micro, 4); // one micro-batch a rank
   EXPECT_THAT(
-      names(stack_rows(config, {.only = {"bf16", "zero2"}, .ranks = 1})),
-      ElementsAre("baseline", "+ bf16"));
+      names(stack_rows(config, {.ranks = 1})), // nobody to share states with
+      ElementsAre("baseline", "+ lean tape", "+ checkpointing", "+ bf16", "+ micro-batches of 2"));
 }
 
 TEST(StackRows, WithoutSmallerMicroBatchesInTheConfigThereIsOneSampleEach) {
@@ -93,7 +93,31 @@ TEST(StackRows, RefusesWhatItDoesNotKnow) {
       [&] {
         stack_rows(config, {.order = {"lean", "bf16", "lean"}});
       },
-      ThrowsMessage<UserError>(HasSubstr("'lean' comes twice")));
+      ThrowsMessage<UserError>(HasSubstr("--order: 'lean' comes twice")));
+  EXPECT_THAT(
+      [&] {
+        stack_rows(config, {.only = {"bf16", "bf16"}});
+      },
+      ThrowsMessage<UserError>(HasSubstr("--only: 'bf16' comes twice")));
+  EXPECT_THAT(
+      [&] {
+        stack_rows(config, {.order = {"bf16"}, .only = {"lean", "bf16"}});
+      },
+      ThrowsMessage<UserError>(HasSubstr("--only names lean, which --order leaves out")));
+  for (const std::string& name : stack_techniques()) {
+    for (const auto& [option, choice] :
+         {std::pair<std::string, StackChoice>("--only", {.only = {name}, .ranks = 1}),
+          std::pair<std::string, StackChoice>("--order", {.order = {name}, .ranks = 1})}) {
+      if (name.starts_with("zero")) {
+        EXPECT_THAT(
+            [&] { stack_rows(config, choice); },
+            ThrowsMessage<UserError>(
+                HasSubstr(option + ": " + name + " shares states among ranks, and --ranks is 1")));
+      } else {
+        EXPECT_EQ(stack_rows(config, choice).size(), 2U) << name;
+      }
+    }
+  }
   EXPECT_THAT(
       [&] { stack_rows(config, {.ranks = 3}); },
       ThrowsMessage<UserError>(HasSubstr("8 samples cannot be shared by 3 ranks")));

@@ -132,6 +132,24 @@ TEST_F(TrainVerb, DumpsTheFirstStepsGradients) {
   EXPECT_EQ(gradients.at("model.norm.weight").shape, (std::vector<int64_t>{64}));
 }
 
+// The first update overflows, so that every step after it is skipped: what was good stays.
+TEST_F(TrainVerb, AModelThatIsNotFiniteTakesNoOtherOnesPlace) {
+  ASSERT_EQ(run({"train", path_, "training.steps=1"}).exit_code, 0);
+  const std::filesystem::path model = folder_ / "out/model/model.safetensors";
+  const std::string before = read_file(model);
+  const Outcome outcome =
+      run({"train", path_, "--allow-change", "optimizer.learning_rate=1e39", "training.steps=6"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no model is written, since model."));
+  EXPECT_THAT(outcome.err, HasSubstr("holds NaN or infinity in F32; earlier models and"));
+  EXPECT_THAT(outcome.out, HasSubstr("4 of 5 steps skipped: 4 with a loss or gradient that"));
+  EXPECT_THAT(outcome.out, HasSubstr("step 6 was not saved: "));
+  EXPECT_EQ(read_file(model), before);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "out/step-00000001"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/step-00000006"));
+  EXPECT_EQ(metrics().size(), 6U);
+}
+
 TEST_F(TrainVerb, QuietPrintsOnlyTheSummary) {
   const Outcome loud = run({"train", path_});
   EXPECT_THAT(loud.out, HasSubstr("step 1/4"));
