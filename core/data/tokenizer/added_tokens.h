@@ -5,6 +5,7 @@
 //   const AddedTokenFinder finder({{.content = "<s>", .id = 1}});
 //   finder.find("a<s>b", [](const AddedTokenFinder::Piece& piece) { ... });   // "a", token 1, "b"
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -61,7 +62,7 @@ class AddedTokenFinder {
 
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_{1};
-  std::vector<bool> first_bytes_ = std::vector<bool>(256);
+  std::array<bool, 256> first_bytes_{};
 };
 
 } // namespace palimpsest

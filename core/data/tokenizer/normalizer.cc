@@ -98,19 +98,21 @@ bool Normalizer::prepends() const {
       steps_, [](const auto& step) { return std::holds_alternative<Prepend>(step); });
 }
 
+bool Normalizer::Replace::marks_spaces() const {
+  return pattern.is_literal() && pattern.source() == " " && content == kSpaceMark;
+}
+
 bool Normalizer::marks_spaces() const {
   return std::ranges::any_of(steps_, [](const auto& step) {
     const auto* replace = std::get_if<Replace>(&step);
-    return replace != nullptr && replace->pattern.is_literal() &&
-        replace->pattern.source() == " " && replace->content == kSpaceMark;
+    return replace != nullptr && replace->marks_spaces();
   });
 }
 
 bool Normalizer::works_on_parts() const {
   return std::ranges::all_of(steps_, [](const auto& step) {
     const auto* replace = std::get_if<Replace>(&step);
-    return replace == nullptr ||
-        (replace->pattern.is_literal() && replace->pattern.source().size() == 1);
+    return replace == nullptr || replace->marks_spaces();
   });
 }
 

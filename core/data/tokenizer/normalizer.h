@@ -45,6 +45,7 @@ class Normalizer {
   struct Replace {
     TextPattern pattern;
     std::string content;
+    bool marks_spaces() const;
   };
 
   void add(const Component& component);

@@ -13,20 +13,11 @@ namespace palimpsest {
 
 namespace {
 
-/// The common case, without a copy of any word.
-void split_by_rule(WordRule rule, Words& words) {
-  std::vector<size_t> ends;
-  ends.reserve(words.text.size() / 4 + 1);
-  size_t begin = 0;
-  for (const size_t end : words.ends) {
-    const std::string_view word = std::string_view(words.text).substr(begin, end - begin);
-    for (size_t at = 0; at < word.size();) {
-      at = word_end(rule, word, at);
-      ends.push_back(begin + at);
-    }
-    begin = end;
+void append_ends(WordRule rule, std::string_view text, std::vector<size_t>& ends) {
+  for (size_t at = 0; at < text.size();) {
+    at = word_end(rule, text, at);
+    ends.push_back(at);
   }
-  words.ends = std::move(ends);
 }
 
 } // namespace
@@ -234,7 +225,15 @@ std::vector<PreTokenizer::Part> PreTokenizer::parts_of(
     const Step& step,
     bool at_start,
     Regex::Matcher& matcher) {
-  if (const auto* split = std::get_if<Split>(&step)) {
+  if (const auto* rule = std::get_if<WordRule>(&step)) {
+    std::vector<size_t> ends;
+    append_ends(*rule, word, ends);
+    std::vector<Part> parts;
+    for (const size_t end : ends) {
+      parts.push_back({parts.empty() ? 0 : parts.back().end, end, true});
+    }
+    return parts;
+  } else if (const auto* split = std::get_if<Split>(&step)) {
     return parts_of(word, *split, matcher);
   } else if (const auto* digits = std::get_if<Digits>(&step)) {
     return parts_of(word, *digits);
@@ -252,17 +251,18 @@ void PreTokenizer::split(Words& words, bool at_start, Regex::Matcher& matcher) c
   if (words.text.empty()) {
     return;
   }
-  words.ends.push_back(words.text.size());
-  for (const Step& step : steps_) {
-    if (const auto* rule = std::get_if<WordRule>(&step)) {
-      split_by_rule(*rule, words);
-      continue;
-    }
+  auto step = steps_.begin();
+  if (step != steps_.end() && std::holds_alternative<WordRule>(*step)) { // without copies of words
+    append_ends(std::get<WordRule>(*step++), words.text, words.ends);
+  } else {
+    words.ends.push_back(words.text.size());
+  }
+  for (; step != steps_.end(); ++step) {
     Words made;
     size_t begin = 0;
     for (const size_t end : words.ends) {
       std::string word = words.text.substr(begin, end - begin);
-      for (const Part& part : parts_of(word, step, at_start && begin == 0, matcher)) {
+      for (const Part& part : parts_of(word, *step, at_start && begin == 0, matcher)) {
         made.text.append(word, part.begin, part.end - part.begin);
         made.ends.push_back(made.text.size());
       }

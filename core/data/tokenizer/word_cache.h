@@ -54,21 +54,31 @@ class WordCache {
  private:
   static constexpr int kSlotBits = 15; // 2 MiB
 
-  /// Of up to 30 bytes, eight at a time.
+  template <typename Number>
+  static uint64_t load(const char* bytes) {
+    Number number = 0;
+    std::memcpy(&number, bytes, sizeof number);
+    return number;
+  }
+
+  /// Of up to 30 bytes, by loads that overlap.
   static uint64_t hash(std::string_view word) {
-    constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
-    uint64_t sum = word.size();
-    while (word.size() >= sizeof sum) {
-      uint64_t bytes = 0;
-      std::memcpy(&bytes, word.data(), sizeof bytes);
-      sum = mixed(sum ^ bytes);
-      word.remove_prefix(sizeof bytes);
+    const size_t size = word.size();
+    const char* begin = word.data();
+    const char* end = begin + size;
+    uint64_t sum = size;
+    if (size >= 8) {
+      sum = mixed(sum ^ load<uint64_t>(begin)) ^ load<uint64_t>(end - 8);
+      if (size > 16) {
+        sum = mixed(mixed(sum) ^ load<uint64_t>(begin + 8)) ^ load<uint64_t>(end - 16);
+      }
+    } else if (size >= 4) {
+      sum ^= load<uint32_t>(begin) << 32 ^ load<uint32_t>(end - 4) << 3;
+    } else {
+      sum ^= load<uint8_t>(begin) << 8 ^ load<uint8_t>(begin + size / 2) << 16 ^
+          load<uint8_t>(end - 1) << 24;
     }
-    uint64_t rest = 0;
-    for (const char byte : word) {
-      rest = rest << 8 | static_cast<uint8_t>(byte);
-    }
-    return mixed(sum ^ rest) * kFactor;
+    return mixed(sum) * 0x9e3779b97f4a7c15;
   }
   static uint64_t mixed(uint64_t value) {
     value *= 0xd6e8feb86659fd93;

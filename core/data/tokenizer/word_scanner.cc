@@ -4,8 +4,6 @@
 #include <palimpsest/core/data/tokenizer/utf8.h>
 
 #include <array>
-#include <limits>
-
 namespace palimpsest {
 
 namespace {
@@ -24,19 +22,26 @@ ClassedChar at_or_end(std::string_view text, size_t at) {
   return {next.code, next.size, char_class(next.code)};
 }
 
-/// The end of a run of at most `limit` characters of a class.
-size_t run_end(
-    std::string_view text,
-    size_t at,
-    CharClass kind,
-    size_t limit = std::numeric_limits<size_t>::max()) {
-  while (at < text.size() && limit > 0) {
+/// The end of a run of characters of a class.
+size_t run_end(std::string_view text, size_t at, CharClass kind) {
+  while (at < text.size()) {
     const Utf8Char next = utf8_at(text, at);
     if (char_class(next.code) != kind) {
       break;
     }
     at += next.size;
-    --limit;
+  }
+  return at;
+}
+
+/// The end of a run of numbers, of at most `limit` of them.
+size_t numbers_end(std::string_view text, size_t at, int limit) {
+  for (; at < text.size() && limit > 0; --limit) {
+    const Utf8Char next = utf8_at(text, at);
+    if (char_class(next.code) != CharClass::kNumber) {
+      break;
+    }
+    at += next.size;
   }
   return at;
 }
@@ -105,7 +110,7 @@ size_t llama3_space_end(std::string_view text, size_t at) {
   return space_end(text, at, run);
 }
 
-size_t llama3_end(std::string_view text, size_t at, size_t digits) {
+size_t llama3_end(std::string_view text, size_t at, int digits) {
   if (text[at] == '\'') {
     if (const size_t size = contraction(text, at, /*any_case=*/true); size > 0) {
       return at + size;
@@ -116,7 +121,7 @@ size_t llama3_end(std::string_view text, size_t at, size_t digits) {
     return run_end(text, at + first.size, CharClass::kLetter);
   }
   if (first.kind == CharClass::kNumber) {
-    return run_end(text, at, CharClass::kNumber, digits);
+    return numbers_end(text, at, digits);
   }
   const size_t next_at = at + first.size;
   const ClassedChar next = at_or_end(text, next_at);

@@ -87,7 +87,7 @@ TEST(Normalizer, KnowsWhatCutsDoToIt) {
   EXPECT_FALSE(made(spaces).prepends());
   EXPECT_TRUE(made(prepend).prepends());
   EXPECT_FALSE(made(prepend).marks_spaces());
-  EXPECT_FALSE(made({{"type", "Replace"}, {"pattern", {{"String", "d e"}}}, {"content", ""}})
+  EXPECT_FALSE(made({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", ""}})
                    .works_on_parts());
 }
 
