@@ -151,6 +151,7 @@ class Job {
       stopped_ = true;
       end_by(Clock::now() + options_.grace);
     } else if (code != 0 && kills_ == 0) {
+      failures_.push_back(event);
       note_failure(event);
     }
     if (std::all_of(statuses_.begin(), statuses_.end(), [](const auto& s) { return s; })) {
@@ -200,7 +201,8 @@ class Job {
           128 + second_signal_);
     }
     if (failure_) {
-      throw Error(describe(failure_->event), exit_code_of(failure_->event.status));
+      const RankEvent& event = speaker();
+      throw Error(describe(event), exit_code_of(event.status));
     }
     if (!late_.empty()) {
       throw Error(
@@ -246,6 +248,17 @@ class Job {
                               fmt::join(lost, ", "));
   }
 
+  /// Of ranks that end alike one may have the word for all, and be seen to end after another.
+  const RankEvent& speaker() const {
+    const RankEvent& first = failure_->event;
+    const auto says = [&](const RankEvent& event) { return !output_.tail(event.rank).empty(); };
+    const auto other = std::ranges::find_if(failures_, [&](const RankEvent& event) {
+      return event.status == first.status && says(event);
+    });
+    const bool left_it = !WIFSIGNALED(first.status) && !says(first) && other != failures_.end();
+    return left_it ? *other : first;
+  }
+
   std::string describe(const RankEvent& event) const {
     const PlannedRank& rank = plan_.ranks[static_cast<size_t>(event.rank)];
     std::string text = fmt::format(
@@ -286,7 +299,8 @@ class Job {
 
   std::vector<std::optional<int>> statuses_; // by rank, once it has ended
   std::vector<bool> started_; // by rank
-  std::optional<Failure> failure_; // the first
+  std::vector<RankEvent> failures_; // before anything was killed
+  std::optional<Failure> failure_; // the first, or what is behind it
   bool stopped_ = false; // a rank said that it stopped on request
   int stop_signal_ = 0;
   Clock::time_point first_signal_time_;

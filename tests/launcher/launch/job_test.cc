@@ -90,6 +90,19 @@ TEST_P(Launch, CodeOfTheRankThatFailedFirst) {
   }
 }
 
+// Ranks that end alike, and the one that has the word last: it is quoted, not the first one's silence.
+TEST_P(Launch, TheRankThatSaysWhyIsQuoted) {
+  if (!thorough()) {
+    GTEST_SKIP() << "PALIMPSEST_FULL=1 runs it";
+  }
+  const Words late = {"1:exit=2", "2:exit=2", "sleep=0.2", "error=the config is wrong", "exit=2"};
+  ASSERT_EQ(run(3, late), 2);
+  EXPECT_THAT(err(), AllOf(HasSubstr("rank 0 of 3"), HasSubstr("what it printed is above")));
+  EXPECT_THAT(err(), Not(HasSubstr("printed nothing")));
+  ASSERT_EQ(run(2, {"1:exit=3", "sleep=0.2", "error=something else", "exit=2"}), 3);
+  EXPECT_THAT(err(), AllOf(HasSubstr("rank 1 of 2"), HasSubstr("it printed nothing")));
+}
+
 TEST_P(Launch, OneFailureEndsRanksThatWouldGoOnForEver) {
   if (!thorough()) {
     GTEST_SKIP() << "PALIMPSEST_FULL=1 runs it";
