@@ -102,7 +102,7 @@ void wait_for_all(c10d::Store& store, const WorldSettings& settings) {
       }
       throw EnvironmentError(
           "{} {} did not come to {}:{} within {} s, {} of {} ranks did: do they all run, with the "
-          "same address and port?",
+          "same address and port? parallel.startup_timeout sets how long they are waited for",
           missing.size() == 1 ? "rank" : "ranks",
           fmt::join(missing, ", "),
           settings.address,
@@ -172,7 +172,11 @@ void finish(Request& request, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (!request.poll()) {
     if (Clock::now() > deadline) {
-      throw EnvironmentError("the ranks did not meet over MPI within {} s", seconds(timeout));
+      throw EnvironmentError(
+          "the ranks did not meet over MPI within {} s; parallel.startup_timeout sets how long "
+          "they "
+          "are waited for",
+          seconds(timeout));
     }
     std::this_thread::yield();
   }

@@ -193,7 +193,8 @@ std::shared_ptr<Engine> gloo_engine(
     return std::make_shared<GlooEngine>(store, std::move(backend), settings);
   } catch (const std::exception& error) {
     throw EnvironmentError(
-        "rank {} of a group of {} could not connect to the others within {} s.\ngloo says: {}",
+        "rank {} of a group of {} could not connect to the others within {} s; "
+        "parallel.startup_timeout sets how long it tries\ngloo says: {}",
         rank,
         size,
         std::chrono::duration<double>(settings.startup_timeout).count(),

@@ -193,7 +193,8 @@ Store meet(const MeetingPoint& point) {
           "the store cannot be held at {}:{}: {}", point.address, options.port, message_of(error));
     }
     throw EnvironmentError(
-        "{} could not be reached at {}:{} within {} s: does it run, and is the address right?\n{}",
+        "{} could not be reached at {}:{} within {} s: does it run, and is the address right? "
+        "parallel.startup_timeout sets how long it is tried\n{}",
         point.holder,
         point.address,
         options.port,
