@@ -23,6 +23,9 @@ struct MicroBatch {
   /// int64 [B]: each row's number among the step's samples over all ranks and micro-batches.
   /// Randomness is a function of it, so that it depends on no micro-batch size.
   at::Tensor rows;
+  /// int64 [B, T] on the CPU: each token's position in its document, where rows hold several that
+  /// must not see each other. A document begins where it is 0. Undefined: each row is one document.
+  at::Tensor positions;
   /// Targets in `labels`: the micro-batch's share of the step's one denominator.
   int64_t target_count = 0;
   /// Tokens (or rows of features) without padding, for rates.

@@ -4,6 +4,7 @@
 #include <palimpsest/core/kernels/dispatch.h>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/logsumexp.h>
@@ -37,6 +38,14 @@ void check_problem(const AttentionProblem& p) {
       "attention: a window of {}{}",
       p.mask.window,
       p.mask.causal ? "" : " without a causal mask");
+  check(
+      !p.mask.positions.defined() ||
+          (p.mask.causal && p.mask.positions.is_cpu() && p.mask.positions.is_contiguous() &&
+           p.mask.positions.scalar_type() == at::kLong && p.mask.positions.dim() == 2 &&
+           p.mask.positions.size(0) == p.q.size(0) && p.mask.positions.size(1) == p.q.size(1)),
+      "attention: documents need a causal mask and contiguous int64 positions [{}, {}] on the CPU",
+      p.q.size(0),
+      p.q.size(1));
   check(p.scale > 0, "attention: scale {} is not positive", p.scale);
   check(
       p.dropout.p == 0 ||
@@ -81,6 +90,11 @@ MaterialisedHead materialise(const AttentionProblem& p, int64_t b, int64_t h) {
     at::Tensor hidden = all.triu(1);
     if (p.mask.window > 0) {
       hidden = hidden.logical_or(all.tril(-p.mask.window));
+    }
+    if (p.mask.positions.defined()) {
+      const at::Tensor places = at::arange(p.q.size(1), at::kLong);
+      const at::Tensor starts = places - p.mask.positions.select(0, b);
+      hidden = hidden.logical_or((places < starts.unsqueeze(1)).to(p.q.device()));
     }
     head.scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
   }

@@ -22,6 +22,10 @@ struct AttentionMask {
   /// Of those only the last so many, its own among them: a sliding window (Beltagy et al., 2020;
   /// Mistral's). 0: all. Goes with `causal`.
   int64_t window = 0;
+  /// int64 [B,T] on the CPU: each query's position in its document, of which it sees no key before
+  /// the start. Documents follow each other in a row, and each begins at 0. Undefined: a row is one
+  /// document. Goes with `causal`.
+  at::Tensor positions = {};
 };
 
 /// Pairs of a query and a key that it sees, in one causal sequence: with window w below the length

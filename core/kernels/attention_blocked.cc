@@ -168,22 +168,42 @@ struct Visible {
   }
 };
 
-// Those of the tile [first_key, first_key + keys) that query `t` sees; none is an empty range.
-Visible visible_keys(const AttentionMask& mask, int64_t t, int64_t first_key, int64_t keys) {
-  if (!mask.causal) {
-    return {0, keys};
-  }
-  const int64_t end = std::clamp<int64_t>(t + 1 - first_key, 0, keys);
-  const int64_t begin = mask.window == 0 ? 0 : t + 1 - mask.window - first_key;
-  return {std::clamp<int64_t>(begin, 0, end), end};
-}
+/// What the queries of one sequence see.
+class Sight {
+ public:
+  Sight(const AttentionMask& mask, int64_t b)
+      : causal_(mask.causal), window_(mask.window),
+        positions_(
+            mask.positions.defined()
+                ? mask.positions.const_data_ptr<int64_t>() + b * mask.positions.size(1)
+                : nullptr) {}
 
-// Where the tiles of the block of queries from `first` on begin: tiles lie at multiples of their
-// width.
-int64_t first_tile(const AttentionMask& mask, int64_t first) {
-  const int64_t key = mask.window == 0 ? 0 : std::max<int64_t>(first + 1 - mask.window, 0);
-  return key / kKeys * kKeys;
-}
+  // Keys of the tile [first_key, first_key + keys) that query `t` sees; none is an empty range.
+  Visible keys(int64_t t, int64_t first_key, int64_t keys) const {
+    if (!causal_) {
+      return {0, keys};
+    }
+    const int64_t end = std::clamp<int64_t>(t + 1 - first_key, 0, keys);
+    return {std::clamp<int64_t>(first(t) - first_key, 0, end), end};
+  }
+
+  // Where the tiles of the block of queries from `t` on begin: tiles lie at multiples of their
+  // width. Later queries see no earlier key.
+  int64_t first_tile(int64_t t) const {
+    return causal_ ? first(t) / kKeys * kKeys : 0;
+  }
+
+ private:
+  // The first key that query `t` sees.
+  int64_t first(int64_t t) const {
+    const int64_t by_window = window_ == 0 ? 0 : std::max<int64_t>(t + 1 - window_, 0);
+    return positions_ == nullptr ? by_window : std::max(by_window, t - positions_[t]);
+  }
+
+  bool causal_;
+  int64_t window_;
+  const int64_t* positions_;
+};
 
 // Zeros for what a query does not see.
 void hide(float* values, const Visible& visible, int64_t keys) {
@@ -281,7 +301,8 @@ void forward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const int64_t first_key = first_tile(p.mask, first);
+  const Sight sight(p.mask, b);
+  const int64_t first_key = sight.first_tile(first);
   const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
@@ -300,7 +321,7 @@ void forward_block(
     }
     for (int64_t r = 0; r < queries; ++r) {
       float* scores = scratch.scores.data + r * kKeys;
-      const Visible visible = visible_keys(p.mask, first + r, c, keys);
+      const Visible visible = sight.keys(first + r, c, keys);
       softmax.add(
           r,
           scores,
@@ -384,7 +405,8 @@ void backward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const int64_t first_key = first_tile(p.mask, first);
+  const Sight sight(p.mask, b);
+  const int64_t first_key = sight.first_tile(first);
   const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
@@ -415,7 +437,7 @@ void backward_block(
           scratch.scores.data + r * kKeys,
           scratch.gradients.data + r * kKeys,
           p.dropout.p > 0 ? scratch.factors + r * keys : nullptr,
-          visible_keys(p.mask, first + r, c, keys),
+          sight.keys(first + r, c, keys),
           keys,
           static_cast<float>(p.scale),
           logsumexp[r],

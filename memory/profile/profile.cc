@@ -90,7 +90,8 @@ class Profiler {
       model.units.push_back(unit_cost(*unit));
     }
     const MicroBatch& sample = *context_.batch;
-    model.batch_bytes = storage_bytes(sample.inputs) + storage_bytes(sample.labels);
+    model.batch_bytes = storage_bytes(sample.inputs) + storage_bytes(sample.labels) +
+        storage_bytes(sample.positions);
     for (size_t index = 0; index < chain_.blocks.size(); ++index) {
       model.blocks.push_back(block_cost(static_cast<int>(index)));
     }

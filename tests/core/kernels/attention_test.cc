@@ -10,8 +10,10 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace palimpsest::kernels {
 namespace {
@@ -24,9 +26,28 @@ struct Case {
   bool causal;
   double p;
   int64_t window = 0;
+  std::vector<int64_t> documents = {}; // tokens of each; of every other sequence in reverse order
 
   AttentionMask mask() const {
-    return {.causal = causal, .window = window};
+    return {.causal = causal, .window = window, .positions = positions()};
+  }
+  at::Tensor positions() const {
+    if (documents.empty()) {
+      return {};
+    }
+    at::Tensor all = at::empty({batch, queries}, at::kLong);
+    for (int64_t b = 0; b < batch; ++b) {
+      std::vector<int64_t> lengths = documents;
+      if (b % 2 == 1) {
+        std::ranges::reverse(lengths);
+      }
+      int64_t begin = 0;
+      for (const int64_t length : lengths) {
+        all.select(0, b).narrow(0, begin, length).copy_(at::arange(length));
+        begin += length;
+      }
+    }
+    return all;
   }
 };
 
@@ -50,6 +71,9 @@ at::Tensor formula(
     if (c.window > 0) {
       hidden = hidden.logical_or(distance.ge(c.window));
     }
+    if (!c.documents.empty()) { // [B,1,T,S]
+      hidden = hidden.logical_or(distance > c.positions().unsqueeze(2)).unsqueeze(1);
+    }
     scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   }
   *logsumexp = at::logsumexp(scores, {3}).detach();
@@ -60,7 +84,7 @@ void expect_agreement(const Case& c, at::ScalarType dtype, double limit) {
   SCOPED_TRACE(
       testing::Message() << c.batch << "x" << c.queries << "x" << c.keys << " heads " << c.heads
                          << "/" << c.kv_heads << "x" << c.width << " p " << c.p << " window "
-                         << c.window);
+                         << c.window << " documents " << c.documents.size());
   const at::Tensor q = sample_leaf({c.batch, c.queries, c.heads, c.width}, dtype);
   const at::Tensor k = sample_leaf({c.batch, c.keys, c.kv_heads, c.width}, dtype);
   const at::Tensor v = sample_leaf({c.batch, c.keys, c.kv_heads, c.width}, dtype);
@@ -144,6 +168,11 @@ const std::vector<Case> kCases{
     {1, 300, 300, 2, 1, 8, true, 0.25, 128},
     {1, 1200, 1200, 2, 1, 8, true, 0, 100}, // whole tiles of keys are hidden
     {1, 1200, 1200, 1, 1, 8, true, 0.25, 700},
+    {2, 67, 67, 4, 2, 16, true, 0, 0, {3, 1, 40, 23}},
+    {2, 67, 67, 2, 1, 16, true, 0.25, 20, {30, 37}},
+    {2, 7, 7, 2, 1, 8, true, 0, 0, {2, 1, 2, 2}},
+    {2, 1200, 1200, 2, 1, 8, true, 0, 0, {100, 500, 200, 400}}, // whole tiles of keys are hidden
+    {1, 1200, 1200, 1, 1, 8, true, 0.25, 90, {700, 500}},
 };
 
 TEST_P(AttentionTest, AgreesWithAutogradOfTheFormula) {
@@ -170,6 +199,33 @@ TEST_P(AttentionTest, LargeScoresNeitherOverflowNorVanish) {
   EXPECT_EQ(out.select(1, 599).min().item<float>(), 1);
   EXPECT_NEAR(logsumexp.select(2, 599).item<float>(), 9600, 1e-2); // 8 * 30 * 40
   EXPECT_NEAR(logsumexp.select(2, 0).item<float>(), 7200, 1e-2); // 8 * 30 * 30
+}
+
+TEST_P(AttentionTest, GivesADocumentWhatItHasAlone) {
+  const auto dtype = GetParam();
+  const Case packed{1, 900, 900, 2, 1, 16, true, 0, 0, {130, 600, 170}};
+  const at::Tensor q = sample({1, 900, 2, 16}, dtype).to(dtype);
+  const at::Tensor k = sample({1, 900, 1, 16}, dtype).to(dtype);
+  const at::Tensor v = sample({1, 900, 1, 16}, dtype).to(dtype);
+  const at::Tensor dout = sample({1, 900, 2, 16}, dtype).to(dtype);
+  const auto [out, logsumexp] = attention_forward(q, k, v, 0.25, packed.mask());
+  const auto gradients = attention_backward(dout, q, k, v, out, logsumexp, 0.25, packed.mask());
+  const double limit = dtype == at::kFloat ? 2e-6 : 1e-2;
+  int64_t begin = 0;
+  for (const int64_t length : packed.documents) {
+    const auto part = [&](const at::Tensor& whole) {
+      return whole.narrow(1, begin, length).contiguous();
+    };
+    const AttentionMask causal{.causal = true};
+    const auto alone = attention_forward(part(q), part(k), part(v), 0.25, causal);
+    EXPECT_LE(difference(part(out), alone.out.to(at::kDouble)), limit);
+    const auto own = attention_backward(
+        part(dout), part(q), part(k), part(v), alone.out, alone.logsumexp, 0.25, causal);
+    EXPECT_LE(difference(part(gradients.dq), own.dq.to(at::kDouble)), limit);
+    EXPECT_LE(difference(part(gradients.dk), own.dk.to(at::kDouble)), limit);
+    EXPECT_LE(difference(part(gradients.dv), own.dv.to(at::kDouble)), limit);
+    begin += length;
+  }
 }
 
 TEST_P(AttentionTest, RepeatsBitwise) {
@@ -213,6 +269,15 @@ TEST(AttentionErrorsTest, MismatchesAreOurErrors) {
   EXPECT_THROW(
       attention_forward(q, q, q, 1.0, {.causal = true}, {.p = 0.5}), InternalError); // no rows
   EXPECT_THROW(attention_forward(q, q, q, -1.0, {.causal = true}), InternalError);
+  const at::Tensor positions = at::zeros({1, 4}, at::kLong);
+  attention_forward(q, q, q, 1.0, {.causal = true, .positions = positions});
+  EXPECT_THROW(attention_forward(q, q, q, 1.0, {.positions = positions}), InternalError);
+  EXPECT_THROW(
+      attention_forward(q, q, q, 1.0, {.causal = true, .positions = positions.narrow(1, 0, 3)}),
+      InternalError);
+  EXPECT_THROW(
+      attention_forward(q, q, q, 1.0, {.causal = true, .positions = positions.to(at::kInt)}),
+      InternalError);
 }
 
 } // namespace
