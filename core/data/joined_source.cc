@@ -26,12 +26,25 @@ JoinedSource::JoinedSource(std::vector<std::unique_ptr<SampleSource>> sources)
   }
 }
 
-void JoinedSource::read(int64_t sample, void* inputs, void* labels) const {
+JoinedSource::Place JoinedSource::place(int64_t sample) const {
   check(sample >= 0 && sample < size(), "sample {} of {}", sample, size());
   const auto source =
       static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), sample) - ends_.begin());
-  const int64_t start = source == 0 ? 0 : ends_[source - 1];
-  sources_[source]->read(sample - start, inputs, labels);
+  return {*sources_[source], sample - (source == 0 ? 0 : ends_[source - 1])};
+}
+
+bool JoinedSource::packed() const {
+  return std::ranges::any_of(sources_, [](const auto& source) { return source->packed(); });
+}
+
+std::vector<int64_t> JoinedSource::documents(int64_t sample) const {
+  const auto [source, own] = place(sample);
+  return source.documents(own);
+}
+
+void JoinedSource::read(int64_t sample, void* inputs, void* labels) const {
+  const auto [source, own] = place(sample);
+  source.read(own, inputs, labels);
 }
 
 } // namespace palimpsest

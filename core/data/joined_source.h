@@ -26,9 +26,17 @@ class JoinedSource final : public SampleSource {
   int64_t label_size() const override {
     return sources_.front()->label_size();
   }
+  bool packed() const override;
+  std::vector<int64_t> documents(int64_t sample) const override;
   void read(int64_t sample, void* inputs, void* labels) const override;
 
  private:
+  struct Place {
+    const SampleSource& source;
+    int64_t sample;
+  };
+  Place place(int64_t sample) const;
+
   std::vector<std::unique_ptr<SampleSource>> sources_;
   std::vector<int64_t> ends_;
 };

@@ -1,85 +1,268 @@
 #include <palimpsest/core/data/open_data.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/example_rows.h>
+#include <palimpsest/core/data/example_stream.h>
+#include <palimpsest/core/data/examples/record_examples.h>
+#include <palimpsest/core/data/examples/text_examples.h>
 #include <palimpsest/core/data/joined_source.h>
+#include <palimpsest/core/data/subset_source.h>
 #include <palimpsest/core/data/tensors_file.h>
 #include <palimpsest/core/data/text_bytes.h>
+#include <palimpsest/core/data/text_tools.h>
 #include <palimpsest/core/data/token_file.h>
 
-#include <functional>
-#include <map>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace palimpsest {
 
 namespace {
 
 using Paths = std::vector<std::filesystem::path>;
-using Sources = std::vector<std::unique_ptr<SampleSource>>;
 
-Sources open_tokens(const Paths& paths, const DataSettings& settings, Notes& notes) {
-  Sources sources;
-  for (const auto& path : paths) {
-    sources.push_back(std::make_unique<TokenFile>(
-        path, settings.sequence_length.value(), settings.vocabulary_size, notes));
-  }
-  return sources;
-}
-
-Sources open_text(const Paths& paths, const DataSettings& settings, Notes& notes) {
-  Sources sources;
-  sources.push_back(std::make_unique<TextBytes>(
-      paths, settings.sequence_length.value(), settings.vocabulary_size, notes));
-  return sources;
-}
-
-Sources open_tensors(const Paths& paths, const DataSettings& settings, Notes& notes) {
-  Sources sources;
-  for (const auto& path : paths) {
-    if (settings.vocabulary_size == 0 && settings.sequence_length.has_value()) {
-      throw UserError(
-          "data.sequence_length: {} is given, but {} holds features, which have none; leave the "
-          "key out",
-          *settings.sequence_length,
-          path.string());
-    }
-    if (settings.vocabulary_size > 0) {
-      sources.push_back(std::make_unique<TokenTensorsFile>(
-          path, settings.sequence_length, settings.vocabulary_size, notes));
-    } else {
-      sources.push_back(
-          std::make_unique<FeatureTensorsFile>(path, settings.input_size, settings.output_size));
-    }
-  }
-  return sources;
-}
-
-struct Format {
-  std::function<Sources(const Paths&, const DataSettings&, Notes&)> open;
-  std::string ending;
-  bool has_features = false; // what a model without a vocabulary can read
+/// Files that are one source.
+struct Group {
+  std::string format;
+  double weight = 1;
+  Paths paths;
 };
 
-std::map<std::string, Format> register_formats() {
-  return {
-      {"tokens", {open_tokens, ".bin"}},
-      {"tensors", {open_tensors, ".safetensors", true}},
-      {"text", {open_text, ".txt"}},
-  };
+bool is_json(const std::filesystem::path& path) {
+  return path.extension() == ".jsonl" || path.extension() == ".json";
 }
 
-std::string format_of(const DataFile& file, const std::map<std::string, Format>& formats) {
-  std::string known;
-  for (const auto& [name, format] : formats) {
-    if (file.format.empty() ? file.path.extension() == format.ending : file.format == name) {
-      return name;
+/// Opens groups of files; what they share is opened once, by the first that needs it.
+class Opener {
+ public:
+  Opener(const DataSettings& settings, Notes& notes) : settings_(settings), notes_(notes) {}
+
+  std::unique_ptr<SampleSource> open(const Group& group);
+  std::string format_of(const DataFile& file) const;
+  /// UserError for a setting that none of the files so far had a use for.
+  void check_settings() const;
+
+ private:
+  using Samples = std::unique_ptr<SampleSource>;
+
+  Samples open_tokens(const Group& group);
+  Samples open_tensors(const Group& group);
+  Samples open_text(const Group& group);
+  Samples open_records(const Group& group);
+
+  const TextEncoder& encoder(const Group& group);
+  std::shared_ptr<const ChatTemplate> chat(const Group& group);
+  ExampleSettings example_settings() const;
+
+  struct Format {
+    const char* name;
+    std::vector<std::string> endings;
+    Samples (Opener::*open)(const Group& group);
+    bool has_features = false; // what a model without a vocabulary can read
+  };
+  static const std::vector<Format>& formats();
+
+  const DataSettings& settings_;
+  Notes& notes_;
+  std::optional<TextEncoder> encoder_;
+  std::shared_ptr<const ChatTemplate> chat_;
+  bool has_text_ = false;
+  bool has_records_ = false;
+  bool has_turns_ = false; // conversations or completions
+};
+
+const std::vector<Opener::Format>& Opener::formats() {
+  static const std::vector<Format> all = {
+      {"tokens", {".bin"}, &Opener::open_tokens},
+      {"tensors", {".safetensors"}, &Opener::open_tensors, true},
+      {"text", {".txt"}, &Opener::open_text},
+      {"messages", {".jsonl", ".json"}, &Opener::open_records},
+      {"sharegpt", {}, &Opener::open_records},
+      {"alpaca", {}, &Opener::open_records},
+      {"prompt_completion", {}, &Opener::open_records},
+  };
+  return all;
+}
+
+std::string Opener::format_of(const DataFile& file) const {
+  const std::string ending = file.path.extension().string();
+  std::vector<std::string> known;
+  for (const Format& format : formats()) {
+    if (file.format.empty() ? std::ranges::count(format.endings, ending) > 0
+                            : file.format == format.name) {
+      return format.name;
     }
-    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", name, format.ending);
+    known.push_back(
+        format.endings.empty()
+            ? format.name
+            : fmt::format("{} ({})", format.name, fmt::join(format.endings, ", ")));
   }
   throw UserError(
       "data.format: {} of {} is unknown; give one of {}",
       file.format.empty() ? "the ending" : '"' + file.format + '"',
       file.path.string(),
-      known);
+      fmt::join(known, ", "));
+}
+
+std::unique_ptr<SampleSource> Opener::open(const Group& group) {
+  const auto format = std::ranges::find(formats(), group.format, &Format::name);
+  if (settings_.vocabulary_size == 0 && !format->has_features) {
+    throw UserError(
+        "data.format: {} holds token ids, but the model reads features; give a tensors file with "
+        "inputs and targets",
+        group.format);
+  }
+  return (this->*format->open)(group);
+}
+
+std::unique_ptr<SampleSource> Opener::open_tokens(const Group& group) {
+  std::vector<Samples> files;
+  for (const auto& path : group.paths) {
+    files.push_back(std::make_unique<TokenFile>(
+        path, settings_.sequence_length.value(), settings_.vocabulary_size, notes_));
+  }
+  return std::make_unique<JoinedSource>(std::move(files));
+}
+
+std::unique_ptr<SampleSource> Opener::open_tensors(const Group& group) {
+  std::vector<Samples> files;
+  for (const auto& path : group.paths) {
+    if (settings_.vocabulary_size == 0 && settings_.sequence_length.has_value()) {
+      throw UserError(
+          "data.sequence_length: {} is given, but {} holds features, which have none; leave the "
+          "key out",
+          *settings_.sequence_length,
+          path.string());
+    }
+    if (settings_.vocabulary_size > 0) {
+      files.push_back(std::make_unique<TokenTensorsFile>(
+          path, settings_.sequence_length, settings_.vocabulary_size, notes_));
+    } else {
+      files.push_back(
+          std::make_unique<FeatureTensorsFile>(path, settings_.input_size, settings_.output_size));
+    }
+  }
+  return std::make_unique<JoinedSource>(std::move(files));
+}
+
+ExampleSettings Opener::example_settings() const {
+  return {
+      .sequence_length = settings_.sequence_length.value(),
+      .packing = settings_.packing,
+      .vocabulary_size = settings_.vocabulary_size,
+      .threads = settings_.threads};
+}
+
+std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
+  const bool records = is_json(group.paths.front());
+  if (!encoder_) {
+    encoder_ = open_text_encoder(settings_.tokenizer);
+  }
+  if (!records && !encoder_) {
+    return std::make_unique<TextBytes>(
+        group.paths, settings_.sequence_length.value(), settings_.vocabulary_size, notes_);
+  }
+  const TextEncoder& by = encoder(group);
+  has_text_ = true;
+  if (by.tokens.eos.empty()) {
+    notes_.push_back(fmt::format(
+        "{}: the tokenizer names no end-of-sequence token, so nothing marks where a document ends",
+        group.paths.front().string()));
+  }
+  std::unique_ptr<TokenExamples> examples;
+  if (records) {
+    has_records_ = true;
+    examples = std::make_unique<RecordExamples>(
+        group.paths,
+        RecordFormat(group.format, settings_.columns),
+        ExampleText(nullptr, by.around(), LossOn::kAll),
+        by);
+  } else {
+    auto text = std::make_unique<TextExamples>(group.paths, by);
+    if (text->forced_cuts() > 0) {
+      notes_.push_back(fmt::format(
+          "{}: cut at {} places where the tokenizer would not be, as it allows no cut for 1 MiB",
+          text->name(),
+          text->forced_cuts()));
+    }
+    examples = std::move(text);
+  }
+  return std::make_unique<ExampleStream>(std::move(examples), example_settings(), notes_);
+}
+
+std::unique_ptr<SampleSource> Opener::open_records(const Group& group) {
+  const TextEncoder& by = encoder(group);
+  has_text_ = has_records_ = has_turns_ = true;
+  auto examples = std::make_unique<RecordExamples>(
+      group.paths,
+      RecordFormat(group.format, settings_.columns),
+      ExampleText(chat(group), by.around(), settings_.loss_on.value_or(LossOn::kAssistant)),
+      by);
+  return std::make_unique<ExampleRows>(std::move(examples), example_settings(), notes_);
+}
+
+const TextEncoder& Opener::encoder(const Group& group) {
+  if (!encoder_) {
+    encoder_ = open_text_encoder(settings_.tokenizer);
+  }
+  if (!encoder_) {
+    throw UserError(
+        "data.tokenizer: {} needs a tokenizer, and {}; give the folder of one",
+        group.paths.front().string(),
+        settings_.tokenizer.empty() ? "the model has no folder that could bring one"
+                                    : settings_.tokenizer.string() + " holds no tokenizer.json");
+  }
+  return *encoder_;
+}
+
+/// Completions follow their prompts as they are unless a template is asked for.
+std::shared_ptr<const ChatTemplate> Opener::chat(const Group& group) {
+  if (group.format == "prompt_completion" && settings_.chat_template.empty()) {
+    return nullptr;
+  }
+  if (!chat_) {
+    chat_ = open_chat_template(
+        {.name = settings_.chat_template, .folder = settings_.tokenizer}, *encoder_);
+  }
+  if (!chat_ && group.format == "alpaca") {
+    return named_chat_template("alpaca", encoder_->around());
+  }
+  return chat_;
+}
+
+void Opener::check_settings() const {
+  const auto check_used = [](bool set, bool used, const char* key, const char* for_what) {
+    if (set && !used) {
+      throw UserError("{} is given, but no file holds {}; leave the key out", key, for_what);
+    }
+  };
+  const bool chooses = settings_.loss_on && *settings_.loss_on != LossOn::kAll;
+  check_used(chooses, has_turns_, "data.loss_on", "conversations or completions");
+  check_used(
+      !settings_.chat_template.empty(),
+      has_turns_,
+      "data.chat_template",
+      "conversations or completions");
+  check_used(!settings_.columns.empty(), has_records_, "data.columns", "records");
+  check_used(
+      settings_.packing, has_text_, "data.packing", "text or records that are tokenized here");
+}
+
+std::vector<Group> groups_of(const std::vector<DataFile>& files, const Opener& opener) {
+  std::vector<Group> groups;
+  for (const DataFile& file : files) {
+    const std::string format = opener.format_of(file);
+    const bool goes_on = !groups.empty() && groups.back().format == format &&
+        groups.back().weight == file.weight &&
+        is_json(groups.back().paths.front()) == is_json(file.path);
+    if (!goes_on) {
+      groups.push_back({.format = format, .weight = file.weight});
+    }
+    groups.back().paths.push_back(file.path);
+  }
+  return groups;
 }
 
 } // namespace
@@ -88,28 +271,34 @@ OpenedData open_data(const DataSettings& settings) {
   if (settings.files.empty()) {
     throw UserError("data.files: no file is given; name at least one");
   }
-  const auto formats = register_formats();
   OpenedData data;
-  Sources sources;
-  for (size_t next = 0; next < settings.files.size();) {
-    const std::string name = format_of(settings.files[next], formats);
-    const Format& format = formats.at(name);
-    Paths paths; // neighbours of one format
-    while (next < settings.files.size() && format_of(settings.files[next], formats) == name) {
-      paths.push_back(settings.files[next++].path);
+  Opener opener(settings, data.notes);
+  std::vector<std::unique_ptr<SampleSource>> training;
+  std::vector<std::unique_ptr<SampleSource>> held_out;
+  for (const Group& group : groups_of(settings.files, opener)) {
+    std::shared_ptr<const SampleSource> all = opener.open(group);
+    std::vector<int64_t> chosen;
+    if (settings.validation_fraction) {
+      if (all->size() < 2) {
+        throw UserError(
+            "data.validation.fraction: {} has one sample, of which nothing can be held out; give "
+            "data.validation.files",
+            group.paths.front().string());
+      }
+      chosen = hold_out(all->size(), *settings.validation_fraction, settings.seed);
+      held_out.push_back(std::make_unique<SubsetSource>(all, chosen));
     }
-    if (settings.vocabulary_size == 0 && !format.has_features) {
-      throw UserError(
-          "data.format: {} holds token ids, but the model reads features; give a tensors file with "
-          "inputs "
-          "and targets",
-          name);
-    }
-    for (auto& source : format.open(paths, settings, data.notes)) {
-      sources.push_back(std::move(source));
-    }
+    training.push_back(std::make_unique<SubsetSource>(all, std::move(chosen), /*all_but=*/true));
+    data.mixture.push_back({.samples = training.back()->size(), .weight = group.weight});
   }
-  data.samples = std::make_unique<JoinedSource>(std::move(sources));
+  for (const Group& group : groups_of(settings.validation_files, opener)) {
+    held_out.push_back(opener.open(group));
+  }
+  opener.check_settings();
+  data.samples = std::make_unique<JoinedSource>(std::move(training));
+  if (!held_out.empty()) {
+    data.validation = std::make_unique<JoinedSource>(std::move(held_out));
+  }
   return data;
 }
 

@@ -1,10 +1,14 @@
 #pragma once
 
-// Opens and checks the data of a run. A new format is a file of its own and a line in open_data.cc.
+// Opens and checks the data of a run. A new format of files is a line in open_data.cc, one of records
+// a line in records/record_format.cc.
 //
 //   OpenedData data = open_data({.files = {{"train.bin"}}, .sequence_length = 512, .vocabulary_size = 32000});
 //   for (const std::string& note : data.notes) { ... }     // what was left out or guessed
 
+#include <palimpsest/core/data/examples/example_text.h>
+#include <palimpsest/core/data/mixture_order.h>
+#include <palimpsest/core/data/records/record_format.h>
 #include <palimpsest/core/data/sample_source.h>
 
 #include <filesystem>
@@ -17,8 +21,10 @@ namespace palimpsest {
 
 struct DataFile {
   std::filesystem::path path;
-  std::string format =
-      {}; ///< tokens, tensors or text; empty: by the ending, .bin, .safetensors or .txt
+  /// tokens, tensors, text, or a format of records; empty: by the ending, .bin, .safetensors, .txt,
+  /// or .jsonl and .json for messages.
+  std::string format = {};
+  double weight = 1; ///< how often an epoch takes each sample
 };
 
 /// What the samples must be like follows from the model: token ids below `vocabulary_size`, or,
@@ -26,19 +32,35 @@ struct DataFile {
 struct DataSettings {
   std::vector<DataFile> files = {};
   std::optional<int64_t> sequence_length =
-      std::nullopt; ///< needed by tokens and text; tensors carry their own, features have none
+      std::nullopt; ///< needed by all but tensors, which carry their own; features have none
   int64_t vocabulary_size = 0;
   int64_t input_size = 0;
   int64_t output_size = 0;
+
+  /// The tokenizer's folder: needed by records; text is read as bytes where it holds none.
+  std::filesystem::path tokenizer = {};
+  std::string chat_template = {}; ///< a name or a Jinja file; empty: the tokenizer folder's
+  Columns columns = {};
+  std::optional<LossOn> loss_on = std::nullopt; ///< unset: what the assistant writes
+  bool packing = false;
+  int threads = 1; ///< that read text and records for the first time
+
+  /// Held out: a share of each source's samples drawn by `seed`, or files of their own. Not both.
+  std::optional<double> validation_fraction = std::nullopt;
+  std::vector<DataFile> validation_files = {};
+  uint64_t seed = 0;
 };
 
 struct OpenedData {
   std::unique_ptr<SampleSource> samples;
+  std::vector<MixturePart> mixture; ///< of `samples`, in order
+  std::unique_ptr<SampleSource> validation; ///< null where nothing is held out
   Notes notes;
 };
 
-/// The files in the order given make one sequence of samples. Everything is read once and checked:
-/// UserError naming file and key (see the formats), an unknown format, no file.
+/// The files in the order given make one sequence of samples; neighbours of one format and weight
+/// are one source. Everything is read once and checked: UserError naming file and key (see the
+/// formats), an unknown format, no file, a setting that no file heeds.
 OpenedData open_data(const DataSettings& settings);
 
 } // namespace palimpsest

@@ -33,9 +33,19 @@ class SampleSource {
   virtual int64_t input_size() const = 0;
   virtual int64_t label_size() const = 0;
 
+  /// Whether samples hold several documents that must not see each other.
+  virtual bool packed() const {
+    return false;
+  }
+  /// Tokens of the documents in a sample, in order; what is left of the sample is padding. Samples
+  /// that are not packed are one document.
+  virtual std::vector<int64_t> documents(int64_t /*sample*/) const {
+    return {input_size()};
+  }
+
   /// Writes sample `sample`: int64_t or float elements by kind(). Labels of tokens are shifted:
-  /// labels[t] is the target of position t, that is the sample's token t + 1, and the last one is
-  /// kIgnoredLabel.
+  /// labels[t] is the target of position t, that is the sample's token t + 1, and the last one of a
+  /// document is kIgnoredLabel, as padding is.
   virtual void read(int64_t sample, void* inputs, void* labels) const = 0;
 };
 

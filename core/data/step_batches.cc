@@ -4,14 +4,43 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace palimpsest {
 
+namespace {
+
+Mixture mixture_of(const SampleSource& samples, const BatchSettings& settings) {
+  if (settings.mixture.empty()) {
+    return Mixture(std::vector<MixturePart>{{.samples = samples.size()}});
+  }
+  int64_t count = 0;
+  for (const MixturePart& part : settings.mixture) {
+    count += part.samples;
+  }
+  check(count == samples.size(), "parts of {} samples of {}", count, samples.size());
+  return Mixture(settings.mixture);
+}
+
+/// 0, 1, ... in each document; padding, which is no target, counts as one more.
+void count_positions(std::span<const int64_t> documents, std::span<int64_t> positions) {
+  auto next = positions.begin();
+  for (const int64_t length : documents) {
+    std::iota(next, next + length, 0);
+    next += length;
+  }
+  std::iota(next, positions.end(), 0);
+}
+
+} // namespace
+
 StepBatches::StepBatches(std::unique_ptr<SampleSource> samples, const BatchSettings& settings)
-    : source_(std::move(samples)), settings_(settings),
-      windows_(source_->size(), settings.global_batch_size, settings.drop_last) {
+    : source_(std::make_unique<ReadAhead>(std::move(samples))), settings_(settings),
+      mixture_(mixture_of(*source_, settings)),
+      windows_(mixture_.size(), settings.global_batch_size, settings.drop_last) {
   set_micro_batch_size(settings.micro_batch_size);
   check(
       settings.rank >= 0 && settings.rank < settings.ranks,
@@ -32,12 +61,12 @@ int64_t StepBatches::step_count() const {
 int64_t StepBatches::consumed(int64_t step) const {
   const StepWindow next = windows_.at(step);
   const int64_t left_out = settings_.drop_last ? windows_.rest() : 0;
-  return next.epoch * (source_->size() - left_out) + next.begin;
+  return next.epoch * (sample_count() - left_out) + next.begin;
 }
 
 std::vector<int64_t> StepBatches::samples(int64_t step) const {
   const StepWindow window = windows_.at(step);
-  const EpochOrder order(settings_.seed, window.epoch, source_->size(), settings_.shuffle);
+  const MixtureOrder order(mixture_, settings_.seed, window.epoch, settings_.shuffle);
   std::vector<int64_t> samples(static_cast<size_t>(window.size));
   for (int64_t i = 0; i < window.size; ++i) {
     samples[static_cast<size_t>(i)] = order[window.begin + i];
@@ -51,31 +80,50 @@ std::vector<int64_t> StepBatches::global_sizes(const StepWindow& window) const {
   return split_evenly(window.size, settings_.ranks * ((window.size + round - 1) / round));
 }
 
+std::vector<StepBatches::Rows> StepBatches::own_rows(const StepWindow& window) const {
+  std::vector<Rows> mine;
+  int64_t first = 0;
+  int g = 0;
+  for (const int64_t count : global_sizes(window)) {
+    if (g++ % settings_.ranks == settings_.rank) {
+      mine.push_back({first, count});
+    }
+    first += count;
+  }
+  return mine;
+}
+
 std::vector<int64_t> StepBatches::micro_batch_sizes(int64_t step) const {
-  const std::vector<int64_t> all = global_sizes(windows_.at(step));
   std::vector<int64_t> mine;
-  for (auto g = static_cast<size_t>(settings_.rank); g < all.size();
-       g += static_cast<size_t>(settings_.ranks)) {
-    mine.push_back(all[g]);
+  for (const Rows& rows : own_rows(windows_.at(step))) {
+    mine.push_back(rows.count);
   }
   return mine;
 }
 
 StepBatch StepBatches::load(int64_t step) {
   check(step >= 0 && step < step_count(), "step {} of {}", step, step_count());
-  const std::vector<int64_t> rows = samples(step);
+  const std::vector<int64_t> all = samples(step);
   StepBatch batch;
-  int64_t first_row = 0;
-  int g = 0;
-  for (const int64_t size : global_sizes(windows_.at(step))) {
-    if (g++ % settings_.ranks == settings_.rank) {
-      const auto part =
-          std::span(rows).subspan(static_cast<size_t>(first_row), static_cast<size_t>(size));
-      batch.push_back(load_rows(part, first_row));
-    }
-    first_row += size;
+  for (const Rows& rows : own_rows(windows_.at(step))) {
+    const auto part =
+        std::span(all).subspan(static_cast<size_t>(rows.first), static_cast<size_t>(rows.count));
+    batch.push_back(load_rows(part, rows.first));
+  }
+  if (step + 1 < step_count()) {
+    expect(step + 1);
   }
   return batch;
+}
+
+void StepBatches::expect(int64_t step) {
+  const std::vector<int64_t> all = samples(step);
+  std::vector<int64_t> mine;
+  for (const Rows& rows : own_rows(windows_.at(step))) {
+    const auto begin = all.begin() + rows.first;
+    mine.insert(mine.end(), begin, begin + rows.count);
+  }
+  source_->expect(mine);
 }
 
 MicroBatch StepBatches::load_rows(std::span<const int64_t> samples, int64_t first_row) const {
@@ -99,7 +147,18 @@ MicroBatch StepBatches::load_rows(std::span<const int64_t> samples, int64_t firs
         batch.labels.const_data_ptr<int64_t>(), static_cast<size_t>(batch.labels.numel()));
     batch.target_count =
         std::ranges::count_if(labels, [](int64_t id) { return id != kIgnoredLabel; });
-    batch.token_count = batch.inputs.numel();
+    batch.token_count = 0;
+    if (source_->packed()) {
+      batch.positions = at::empty_like(batch.inputs);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto documents = source_->documents(samples[static_cast<size_t>(row)]);
+      batch.token_count += std::accumulate(documents.begin(), documents.end(), int64_t{0});
+      if (source_->packed()) {
+        auto* positions = reinterpret_cast<int64_t*>(row_of(batch.positions, row));
+        count_positions(documents, {positions, static_cast<size_t>(source_->input_size())});
+      }
+    }
   } else {
     batch.target_count = batch.labels.numel();
     batch.token_count = rows;
@@ -115,7 +174,7 @@ Notes StepBatches::notes() const {
     return {fmt::format(
         "data.drop_last leaves {} of {} samples out of each epoch",
         windows_.rest(),
-        source_->size())};
+        sample_count())};
   }
   return {fmt::format(
       "each epoch ends with a batch of {} instead of {} samples",

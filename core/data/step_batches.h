@@ -14,7 +14,8 @@
 // a small window's micro-batches are empty.
 
 #include <palimpsest/core/contracts/batch_source.h>
-#include <palimpsest/core/data/epoch_order.h>
+#include <palimpsest/core/data/mixture_order.h>
+#include <palimpsest/core/data/read_ahead.h>
 #include <palimpsest/core/data/sample_source.h>
 #include <palimpsest/core/data/step_windows.h>
 
@@ -36,6 +37,8 @@ struct BatchSettings {
   bool drop_last = false;
   int rank = 0; ///< among the data-parallel ranks
   int ranks = 1;
+  /// How often an epoch takes the samples of each of the joined sources; empty: all of them once.
+  std::vector<MixturePart> mixture = {};
 };
 
 class StepBatches final : public BatchSource {
@@ -47,8 +50,10 @@ class StepBatches final : public BatchSource {
   void set_micro_batch_size(int64_t samples);
 
   int64_t step_count() const override;
+  /// Reads the samples of the step after it ahead.
+  ///
   /// Tokens: inputs and labels int64 [B, T]; target_count is the number of labels that are targets,
-  /// token_count B T. Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so
+  /// token_count that of the tokens without padding; positions where the samples are packed. Features: inputs [B, D] and labels [B, E] in fp32; target_count is B E, so
   /// that loss_sum / targets is a mean over elements, and token_count B.
   StepBatch load(int64_t step) override;
 
@@ -61,7 +66,7 @@ class StepBatches final : public BatchSource {
   }
   /// Of an epoch.
   int64_t sample_count() const {
-    return source_->size();
+    return mixture_.size();
   }
   /// Samples that the steps before this one took, over all ranks and epochs.
   int64_t consumed(int64_t step) const;
@@ -75,12 +80,20 @@ class StepBatches final : public BatchSource {
   Notes notes() const;
 
  private:
+  struct Rows {
+    int64_t first = 0; // in the step
+    int64_t count = 0;
+  };
+  /// This rank's micro-batches of a window.
+  std::vector<Rows> own_rows(const StepWindow& window) const;
+  void expect(int64_t step);
   /// Rows of all ranks' micro-batches of a window, in order of g.
   std::vector<int64_t> global_sizes(const StepWindow& window) const;
   MicroBatch load_rows(std::span<const int64_t> samples, int64_t first_row) const;
 
-  std::unique_ptr<SampleSource> source_;
+  std::unique_ptr<ReadAhead> source_;
   BatchSettings settings_;
+  Mixture mixture_;
   StepWindows windows_;
 };
 

@@ -276,7 +276,7 @@ std::unique_ptr<ChatTemplate> named_chat_template(
       std::ranges::find_if(styles(), [&](const TurnStyle& style) { return style.name == name; });
   if (found == styles().end()) {
     throw UserError(
-        "data.chat_template: \"{}\" is unknown; give one of {}",
+        "data.chat_template: \"{}\" is no template and no file; give one of {}, or a file in Jinja",
         name,
         fmt::join(named_chat_templates(), ", "));
   }

@@ -3,7 +3,7 @@
 #include <palimpsest/core/data/records/file_kinds.h>
 #include <palimpsest/core/data/records/json_spans.h>
 #include <palimpsest/core/data/records/mapped_data.h>
-#include <palimpsest/core/data/records/utf8.h>
+#include <palimpsest/core/data/tokenizer/utf8.h>
 #include <palimpsest/core/io/json.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ nlohmann::json RecordFile::read(int64_t record) const {
   try {
     value = parse_json(json, "the record");
   } catch (const UserError&) {
-    if (const auto bad = first_invalid_utf8(json)) {
+    if (const auto bad = invalid_utf8(json)) {
       throw UserError("byte {} of the record is no UTF-8; convert the file to UTF-8", *bad + 1);
     }
     const auto first = first_value_size(json);

@@ -2,31 +2,34 @@
 
 // A plain text file in pieces that can be tokenized one by one.
 //
-//   const TextChunks text("book.txt");
-//   text.chunk(0);     // some 4 KiB, up to the start of a line
+//   const TextChunks text("book.txt", [&](std::string_view part) { return tokenizer.last_cut(part); });
+//   text.chunk(0);     // some 4 KiB
 //
-// A piece ends where a line begins with something visible, so that the pieces' tokens are those of
-// the whole text for every pre-tokenizer that never joins a line end with what follows it. Only a
-// line beyond 64 KiB is cut inside: before a space between words, or, beyond 128 KiB, anywhere
-// between characters.
+// Where the text may be cut is the tokenizer's to say, so that the pieces' tokens are those of the
+// whole. Only where it allows no cut in 1 MiB the text is cut between two characters.
 
 #include <palimpsest/core/base/files.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 namespace palimpsest {
 
+/// The last byte at which a text that begins so may be cut; nothing where there is none.
+using LastCut = std::function<std::optional<size_t>(std::string_view text)>;
+
 class TextChunks {
  public:
-  static constexpr int64_t kChunk = int64_t{4} << 10;
-  static constexpr int64_t kLongLine = int64_t{64} << 10;
+  static constexpr size_t kChunk = size_t{4} << 10;
+  static constexpr size_t kLargest = size_t{1} << 20;
 
   /// Reads the file once. UserError naming the path: missing, empty, another format (see
   /// file_kinds.h), bytes that are no UTF-8 (with their line). A byte order mark is skipped.
-  explicit TextChunks(const std::filesystem::path& path);
+  TextChunks(const std::filesystem::path& path, const LastCut& last_cut);
 
   int64_t size() const {
     return std::ssize(begins_) - 1;
@@ -38,10 +41,19 @@ class TextChunks {
   std::string_view chunk(int64_t index) const;
   /// Gives the chunk's pages back.
   void release(int64_t index) const;
+  /// Cuts that the tokenizer did not allow.
+  int64_t forced_cuts() const {
+    return forced_cuts_;
+  }
 
  private:
+  std::string_view text() const;
+  void check_utf8() const;
+  size_t end_of_chunk(size_t begin, const LastCut& last_cut);
+
   MappedFile file_;
   std::vector<int64_t> begins_; // and the file's end
+  int64_t forced_cuts_ = 0;
 };
 
 } // namespace palimpsest

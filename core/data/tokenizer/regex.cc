@@ -16,8 +16,11 @@ namespace {
 constexpr size_t kJitStackStart = size_t{64} << 10;
 constexpr size_t kJitStackLimit = size_t{64} << 20;
 
-// PCRE2's own \s also has U+180E, which is no white space since Unicode 6.3.
+// As members of a class. PCRE2's own \s also has U+180E, which is no white space since Unicode 6.3;
+// its \w lacks marks, and Oniguruma's also has the numbers of Latin-1 that are no digits.
 constexpr std::string_view kSpaces = R"(\p{Z}\x{9}-\x{d}\x{85})";
+constexpr std::string_view kWordCharacters =
+    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 struct FreeCode {
   void operator()(pcre2_code* code) const {
@@ -77,22 +80,10 @@ class Translation {
   }
 
   void step() {
-    if (next_is("\\s")) {
-      write(in_class_ ? std::string(kSpaces) : fmt::format("[{}]", kSpaces), 2);
-    } else if (next_is("\\S") && !in_class_) {
-      write(fmt::format("[^{}]", kSpaces), 2);
-    } else if (next_is("\\S")) {
-      refuse("\\S inside a class");
-    } else if (next_is("\\h") || next_is("\\H")) {
-      refuse("\\h");
-    } else if (next_is("\\")) {
-      keep(2);
+    if (next_is("\\")) {
+      escape();
     } else if (in_class_ && next_is("[:")) {
-      keep(2);
-      while (at_ < expression_.size() && !next_is(":]")) {
-        keep(1);
-      }
-      keep(2);
+      refuse("a POSIX class");
     } else if (in_class_ && next_is("[")) {
       refuse("a class inside a class");
     } else if (in_class_ && next_is("&&")) {
@@ -104,6 +95,49 @@ class Translation {
         in_class_ = expression_[at_] == '[';
       }
       keep(1);
+    }
+  }
+
+  void escape() {
+    const char letter = at_ + 1 < expression_.size() ? expression_[at_ + 1] : '\0';
+    switch (letter) {
+      case 's':
+      case 'w': {
+        const std::string_view members = letter == 's' ? kSpaces : kWordCharacters;
+        write(in_class_ ? std::string(members) : fmt::format("[{}]", members), 2);
+        break;
+      }
+      case 'S':
+      case 'W':
+        if (in_class_) {
+          refuse(fmt::format("\\{} inside a class", letter));
+        }
+        write(fmt::format("[^{}]", letter == 'S' ? kSpaces : kWordCharacters), 2);
+        break;
+      case 'h':
+      case 'H':
+      case 'b':
+      case 'B':
+        refuse(fmt::format("\\{}", letter));
+      case 'p':
+      case 'P':
+        property();
+        break;
+      default:
+        keep(2);
+    }
+  }
+
+  /// \p{Han} is a script here, without the extensions that PCRE2 adds.
+  void property() {
+    constexpr size_t kCategory = 2; // letters at most: Lu
+    const std::string_view rest = expression_.substr(at_ + 2);
+    const size_t end = rest.find('}');
+    const bool braced = rest.starts_with('{') && end != std::string_view::npos;
+    const std::string_view name = braced ? rest.substr(1, end - 1) : "";
+    keep(2);
+    if (name.size() > kCategory && name != "Any") {
+      write(fmt::format("{{sc:{}}}", name), end + 1);
     }
   }
 

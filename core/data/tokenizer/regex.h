@@ -36,7 +36,8 @@ class Regex {
   };
 
   /// UserError beginning with `where` for an expression that PCRE2 refuses, or that it would read in
-  /// another way than Oniguruma: classes inside classes, `&&` in classes, Ruby's (?m).
+  /// another way than Oniguruma: classes inside classes, POSIX ones, `&&` in classes, \b, \h and
+  /// Ruby's (?m).
   Regex(std::string_view expression, const std::string& where);
   Regex(Regex&&) noexcept;
   ~Regex();

@@ -21,6 +21,20 @@ TEST(JoinedSource, FindsEachSample) {
   EXPECT_THROW(read_sample(joined, 3), InternalError);
 }
 
+TEST(JoinedSource, IsPackedWhereOneOfThemIs) {
+  std::vector<std::unique_ptr<SampleSource>> parts;
+  const std::vector<TokenSample> one = {{{1, 2}, {2, -100}}};
+  parts.push_back(std::make_unique<FakeSource>(one));
+  EXPECT_FALSE(JoinedSource(std::move(parts)).packed());
+  parts.clear();
+  parts.push_back(std::make_unique<FakeSource>(one));
+  parts.push_back(std::make_unique<FakeSource>(one, std::vector<std::vector<int64_t>>{{1, 1}}));
+  const JoinedSource joined(std::move(parts));
+  EXPECT_TRUE(joined.packed());
+  EXPECT_EQ(joined.documents(0), (Ids{2}));
+  EXPECT_EQ(joined.documents(1), (Ids{1, 1}));
+}
+
 TEST(JoinedSource, RefusesSamplesOfTwoSizes) {
   std::vector<std::unique_ptr<SampleSource>> parts;
   parts.push_back(std::make_unique<FakeSource>(std::vector<TokenSample>{{{1, 2}, {2, -100}}}));

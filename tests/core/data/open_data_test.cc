@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/open_data.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/tokenizer/tokenizer.h>
 #include <palimpsest/tests/core/data/read_sample.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>
 #include <palimpsest/tests/core/data/tensors.h>
@@ -8,7 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <numeric>
 #include <random>
 
 namespace palimpsest {
@@ -57,8 +60,8 @@ TEST(OpenData, RefusesWhatDoesNotFit) {
   refused({.vocabulary_size = 256}, "data.files: no file");
   refused(
       {.files = {{"a.csv"}}, .vocabulary_size = 256},
-      "the ending of a.csv is unknown; give one of tensors (.safetensors), text (.txt), tokens "
-      "(.bin)");
+      "the ending of a.csv is unknown; give one of tokens (.bin), tensors (.safetensors), text "
+      "(.txt), messages (.jsonl, .json), sharegpt, alpaca, prompt_completion");
   refused(
       {.files = {{"a.bin", "parquet"}}, .vocabulary_size = 256}, "\"parquet\" of a.bin is unknown");
   refused({.files = {{three}, {two}}, .vocabulary_size = 256}, "samples of 3 and of 2 elements");
@@ -69,6 +72,180 @@ TEST(OpenData, RefusesWhatDoesNotFit) {
   refused(
       {.files = {{three}}, .sequence_length = 4, .input_size = 2, .output_size = 1},
       "data.sequence_length: 4 is given, but");
+}
+
+/// The text of a sample's targets, and what is not one as "~".
+std::string targets(const SampleSource& samples, int64_t sample, const Tokenizer& tokenizer) {
+  std::string text;
+  for (const int64_t id : read_sample(samples, sample).labels) {
+    const auto token = static_cast<int32_t>(id);
+    text += id < 0 ? "~" : tokenizer.decode(std::span(&token, 1), SpecialTokens::kAdd);
+  }
+  return text;
+}
+
+constexpr const char* kChat =
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+    "\"b\"},"
+    "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}\n";
+
+const std::filesystem::path kQwen =
+    std::filesystem::path(PALIMPSEST_TEST_DATA) / "tokenizers/qwen2-512";
+
+TEST(OpenData, ReadsConversationsUnderTheModelsTemplate) {
+  const TemporaryFolder folder;
+  const auto path = folder.write("chat.jsonl", kChat);
+  const Tokenizer tokenizer(kQwen);
+  const auto learnt = [&](const DataSettings& settings) {
+    const OpenedData data = open_data(settings);
+    EXPECT_EQ(data.samples->size(), 1);
+    std::string text = targets(*data.samples, 0, tokenizer);
+    std::erase(text, '~');
+    return text;
+  };
+  DataSettings settings{
+      .files = {{path}}, .sequence_length = 100, .vocabulary_size = 600, .tokenizer = kQwen};
+  EXPECT_EQ(learnt(settings), "b<|im_end|>d<|im_end|>");
+  settings.loss_on = LossOn::kLast;
+  EXPECT_EQ(learnt(settings), "d<|im_end|>");
+  settings.loss_on = LossOn::kAll;
+  settings.chat_template = "plain";
+  EXPECT_EQ(learnt(settings), "\nb<|im_end|>\nc\nd<|im_end|>\n"); // nothing predicts the first
+}
+
+TEST(OpenData, ReadsEveryFormatOfRecords) {
+  const TemporaryFolder folder;
+  const Tokenizer tokenizer(kQwen);
+  const DataSettings settings{
+      .files =
+          {{folder.write("a.json", "[{\"question\":\"p\",\"completion\":\" c\"}]"),
+            "prompt_completion"}},
+      .sequence_length = 100,
+      .vocabulary_size = 600,
+      .tokenizer = kQwen,
+      .columns = {{"prompt", "question"}}};
+  const OpenedData completion = open_data(settings);
+  EXPECT_THAT(targets(*completion.samples, 0, tokenizer), testing::StartsWith(" c<|im_end|>~"));
+
+  DataSettings alpaca{
+      .files = {{folder.write("b.jsonl", "{\"instruction\":\"i\",\"output\":\"o\"}"), "alpaca"}},
+      .sequence_length = 100,
+      .vocabulary_size = 600,
+      .tokenizer = std::filesystem::path(PALIMPSEST_TEST_DATA) / "tokenizers/gpt2-512"};
+  const Tokenizer gpt2(alpaca.tokenizer); // which brings no template
+  EXPECT_THAT(targets(*open_data(alpaca).samples, 0, gpt2), HasSubstr("~o<|endoftext|>~"));
+  alpaca.files[0].format = "messages";
+  EXPECT_THAT(
+      [&] { open_data(alpaca); }, ThrowsMessage<UserError>(HasSubstr("b.jsonl:1: the key")));
+  alpaca.files = {{folder.write("c.jsonl", kChat)}};
+  EXPECT_THAT(
+      [&] { open_data(alpaca); },
+      ThrowsMessage<UserError>(HasSubstr("c.jsonl:1: conversations need a chat template")));
+}
+
+TEST(OpenData, StreamsTextThroughTheTokenizer) {
+  const TemporaryFolder folder;
+  const Tokenizer tokenizer(kQwen);
+  DataSettings settings{
+      .files =
+          {{folder.write("a.txt", "one two three four five six")},
+           {folder.write("b.jsonl", "{\"text\":\"seven\"}\n{\"text\":\"eight\"}\n"), "text"}},
+      .sequence_length = 6,
+      .vocabulary_size = 600,
+      .tokenizer = kQwen};
+  const auto whole = [&] {
+    std::string text;
+    const OpenedData data = open_data(settings);
+    for (int64_t k = 0; k < data.samples->size(); ++k) {
+      for (const int64_t id : read_sample(*data.samples, k).inputs) {
+        const auto token = static_cast<int32_t>(id);
+        text += tokenizer.decode(std::span(&token, 1), SpecialTokens::kAdd);
+      }
+    }
+    return text;
+  };
+  EXPECT_THAT(whole(), testing::StartsWith("one two three four"));
+  EXPECT_THAT(whole(), HasSubstr("seven<|im_end|>"));
+  settings.packing = true;
+  EXPECT_TRUE(open_data(settings).samples->packed());
+  settings.tokenizer.clear();
+  settings.packing = false;
+  settings.files.pop_back();
+  EXPECT_EQ(
+      read_sample(*open_data(settings).samples, 0).inputs, (Ids{'o', 'n', 'e', ' ', 't', 'w'}));
+}
+
+TEST(OpenData, SplitsAndWeighsSources) {
+  const TemporaryFolder folder;
+  std::vector<uint16_t> ids(200);
+  std::iota(ids.begin(), ids.end(), 0);
+  DataSettings settings{
+      .files =
+          {{folder.write<uint16_t>("a.bin", ids)},
+           {folder.write<uint16_t>("b.bin", std::span(ids).first(20))},
+           {folder.write<uint16_t>("c.bin", std::span(ids).first(40)), "tokens", 2.5}},
+      .sequence_length = 2,
+      .vocabulary_size = 300};
+  const OpenedData all = open_data(settings);
+  ASSERT_EQ(all.mixture.size(), 2); // neighbours of one format and weight are one source
+  EXPECT_EQ(all.mixture[0].samples, 110);
+  EXPECT_EQ(all.mixture[1].samples, 20);
+  EXPECT_EQ(all.mixture[1].weight, 2.5);
+  EXPECT_EQ(all.samples->size(), 130);
+  EXPECT_EQ(all.validation, nullptr);
+
+  settings.validation_fraction = 0.1;
+  settings.seed = 5;
+  const OpenedData split = open_data(settings);
+  EXPECT_EQ(split.mixture[0].samples, 99);
+  EXPECT_EQ(split.mixture[1].samples, 18);
+  ASSERT_NE(split.validation, nullptr);
+  EXPECT_EQ(split.validation->size(), 11 + 2);
+  std::vector<Ids> parts;
+  for (const SampleSource* source : {split.samples.get(), split.validation.get()}) {
+    for (int64_t k = 0; k < source->size(); ++k) {
+      parts.push_back(read_sample(*source, k).inputs);
+    }
+  }
+  std::vector<Ids> expected;
+  for (int64_t k = 0; k < all.samples->size(); ++k) {
+    expected.push_back(read_sample(*all.samples, k).inputs);
+  }
+  std::ranges::sort(parts);
+  std::ranges::sort(expected);
+  EXPECT_EQ(parts, expected);
+
+  settings.validation_fraction.reset();
+  settings.validation_files = {{folder.write<uint16_t>("d.bin", std::span(ids).first(6))}};
+  EXPECT_EQ(open_data(settings).validation->size(), 3);
+  EXPECT_EQ(open_data(settings).samples->size(), 130);
+}
+
+TEST(OpenData, RefusesWhatIsMissingOrIdle) {
+  const TemporaryFolder folder;
+  const auto chat = folder.write("chat.jsonl", kChat);
+  const auto text = folder.write("a.txt", "some text");
+  const auto refused = [](DataSettings settings, const std::string& part) {
+    settings.sequence_length = 4;
+    settings.vocabulary_size = 600;
+    EXPECT_THAT([&] { open_data(settings); }, ThrowsMessage<UserError>(HasSubstr(part)));
+  };
+  refused({.files = {{chat}}}, "data.tokenizer: " + chat.string() + " needs a tokenizer");
+  refused({.files = {{chat}}, .tokenizer = folder.path()}, "holds no tokenizer.json");
+  refused(
+      {.files = {{text}}, .loss_on = LossOn::kLast}, "data.loss_on is given, but no file holds");
+  refused(
+      {.files = {{text}}, .chat_template = "plain"}, "data.chat_template is given, but no file");
+  refused({.files = {{text}}, .columns = {{"text", "t"}}}, "data.columns is given, but no file");
+  refused({.files = {{text}}, .packing = true}, "data.packing is given, but no file");
+  refused(
+      {.files = {{folder.write("b.txt", "abcdef")}}, .validation_fraction = 0.9},
+      "b.txt has one sample, of which nothing can be held out");
+  const auto parquet = folder.write("a.parquet", "PAR1");
+  refused(
+      {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen},
+      "is Parquet, which is not read; convert it first: python3 -c");
+  refused({.files = {{parquet, "alpaca"}}, .tokenizer = kQwen}, "a.jsonl', orient='records'");
 }
 
 /// Random damage to valid files: opened and readable, or refused with a message; never anything

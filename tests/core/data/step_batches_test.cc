@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 namespace palimpsest {
@@ -226,6 +227,41 @@ TEST(StepBatches, AllowMicroBatchesAndWindowsWithoutTargets) {
   EXPECT_EQ(targets(0), (std::pair<int64_t, int64_t>{0, 1}));
   EXPECT_EQ(targets(1), (std::pair<int64_t, int64_t>{0, 0}));
   EXPECT_EQ(batches.load(1)[0].token_count, 2);
+}
+
+TEST(StepBatches, CountPositionsOfPackedDocuments) {
+  const std::vector<TokenSample> rows = {
+      {{1, 2, 3, 4}, {2, -100, 4, -100}}, {{5, 6, 7, 0}, {6, 7, -100, -100}}};
+  StepBatches batches(
+      std::make_unique<FakeSource>(rows, std::vector<std::vector<int64_t>>{{2, 2}, {3}}),
+      {.global_batch_size = 2, .micro_batch_size = 2, .shuffle = false});
+  const StepBatch batch = batches.load(0);
+  EXPECT_EQ(values(batch[0].positions), (Ids{0, 1, 0, 1, 0, 1, 2, 0})); // padding begins anew
+  EXPECT_EQ(batch[0].token_count, 7);
+  EXPECT_EQ(batch[0].target_count, 4);
+  StepBatches plain(numbered(2), {.global_batch_size = 2});
+  EXPECT_FALSE(plain.load(0)[0].positions.defined());
+}
+
+TEST(StepBatches, TakeSourcesByTheirWeights) {
+  StepBatches batches(
+      numbered(6),
+      {.global_batch_size = 3,
+       .micro_batch_size = 3,
+       .epochs = 2,
+       .seed = 1,
+       .mixture = {{.samples = 2, .weight = 3}, {.samples = 4, .weight = 0.5}}});
+  EXPECT_EQ(batches.sample_count(), 8); // of an epoch: 2 x 3 and 2 of 4
+  EXPECT_EQ(batches.step_count(), 6);
+  std::map<int64_t, int> taken;
+  for (int64_t step = 0; step < 6; ++step) {
+    const StepBatch batch = batches.load(step);
+    const Ids inputs = values(batch[0].inputs);
+    for (size_t i = 0; i < inputs.size(); i += 2) {
+      ++taken[inputs[i] / 10];
+    }
+  }
+  EXPECT_EQ(taken, (std::map<int64_t, int>{{0, 6}, {1, 6}, {2, 1}, {3, 1}, {4, 1}, {5, 1}}));
 }
 
 TEST(StepBatches, LoadFeatures) {

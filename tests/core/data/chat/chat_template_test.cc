@@ -1,7 +1,7 @@
 #include <palimpsest/core/data/chat/chat_template.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/tests/core/data/chat/golden_chats.h>
+#include <palimpsest/tests/core/data/golden_chats.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

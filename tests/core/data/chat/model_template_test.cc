@@ -1,7 +1,7 @@
 #include <palimpsest/core/data/chat/model_template.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/tests/core/data/chat/golden_chats.h>
+#include <palimpsest/tests/core/data/golden_chats.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>
 
 #include <gmock/gmock.h>

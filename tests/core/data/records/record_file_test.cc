@@ -8,6 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
 namespace palimpsest {
 namespace {
 
@@ -114,6 +118,47 @@ TEST_F(RecordFiles, NameTheLineOfABrokenArray) {
   refused("[{\"a\":1},3]", ":1: ", "a record is a JSON object, not \"3\"");
   refused("[]", " holds no record", "");
   refused(" \n\n", " holds no record", "");
+}
+
+/// Random damage: opened and read, or refused with the file's name; never anything else.
+TEST_F(RecordFiles, SurviveDamage) {
+  const std::string lines = "{\"a\":1,\"b\":[\"x\\\"y\",{}]}\r\n{\"a\":2}\n\n{\"a\":3}";
+  const std::string array = "[{\"a\":1,\"b\":[\"x\\\"y\",{}]},\n{\"a\":2},{\"a\":3}]";
+  std::mt19937 random(7);
+  int read = 0;
+  int refused = 0;
+  const int rounds = std::getenv("PALIMPSEST_FULL") != nullptr ? 20'000 : 500;
+  for (int round = 0; round < rounds; ++round) {
+    std::string text = round % 2 == 0 ? lines : array;
+    for (auto edits = random() % 4; edits > 0 && !text.empty(); --edits) {
+      const size_t place = random() % text.size();
+      switch (random() % 4) {
+        case 0:
+          text[place] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(place, 1 + random() % 4);
+          break;
+        case 2:
+          text.insert(place, 1, "{}[]\",\\\n\xff"[random() % 9]);
+          break;
+        default:
+          text.resize(place);
+      }
+    }
+    try {
+      const RecordFile file = open(text);
+      for (int64_t i = 0; i < file.size(); ++i) {
+        ASSERT_TRUE(file.located(i, [&] { return file.read(i); }).is_object());
+      }
+      ++read;
+    } catch (const UserError& error) {
+      ASSERT_THAT(error.what(), HasSubstr("data.jsonl"));
+      ++refused;
+    }
+  }
+  EXPECT_GT(read, rounds / 10);
+  EXPECT_GT(refused, rounds / 10);
 }
 
 TEST(FirstValueSize, EndsWithTheClosingBracket) {

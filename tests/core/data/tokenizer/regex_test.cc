@@ -33,7 +33,16 @@ TEST(Regex, ReadsOnigurumasSyntax) {
   EXPECT_TRUE(found(R"(\S)", kVowelSeparator));
   EXPECT_TRUE(found(R"([^\s])", kVowelSeparator));
   EXPECT_TRUE(found(R"(^b$)", "a\nb\nc")); // at every line
-  EXPECT_TRUE(found(R"([[:alpha:]\]]+x)", "a]x"));
+  EXPECT_TRUE(found(R"([a\]]x)", "]x"));
+  // Word characters are letters, marks, digits, connectors, and what numbers Latin-1 has.
+  for (const char* text : {"a", "\xcc\x81", "7", "_", "\xc2\xb2", "\xe2\x93\x90"}) {
+    EXPECT_TRUE(found(R"(\w)", text)) << text;
+    EXPECT_FALSE(found(R"(\W|[^\w])", text)) << text;
+  }
+  EXPECT_FALSE(found(R"(\w)", "\xe2\x82\x82")); // the subscript two
+  EXPECT_TRUE(found(R"(\p{Han})", "\xe4\xbd\xa0"));
+  EXPECT_FALSE(found(R"(\p{Han})", "\xe3\x80\x82")); // a full stop that several scripts share
+  EXPECT_TRUE(found(R"(\P{Han}\p{Any}\p{Lu})", "abC"));
   EXPECT_TRUE(found(R"(\\s)", "\\s")); // an escaped backslash
 }
 
@@ -47,6 +56,10 @@ TEST(Regex, RefusesWhatItWouldReadInAnotherWay) {
   refused(R"([a-z&&[^b]])", "an intersection of classes");
   refused(R"([a[bc]])", "a class inside a class");
   refused(R"([\S])", "\\S inside a class");
+  refused(R"([^\W_])", "\\W inside a class");
+  refused(R"([[:alpha:]])", "a POSIX class");
+  refused(R"(\bx)", "\\b");
+  refused(R"(\p{Emoji})", "not valid");
   refused(R"((?m:a.b))", "(?m)");
   refused(R"(\h+)", "\\h");
   refused("(a", "not valid: missing closing parenthesis");

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct GoldenChat {
   bool prompt = false;
   bool refused = false;
   std::string text;
+  std::vector<int32_t> ids;
 };
 
 inline std::filesystem::path golden_tokenizer(const std::string& folder) {
@@ -35,6 +37,7 @@ inline std::vector<GoldenChat> golden_chats(const std::string& folder) {
     }
     if (!chat.refused) {
       chat.text = item["text"];
+      chat.ids = item["ids"].get<std::vector<int32_t>>();
     }
     chats.push_back(std::move(chat));
   }
