@@ -31,6 +31,11 @@ inline bool grades(const ForwardRequest& request) {
   return request.graded_inputs.empty() || request.graded_inputs.front();
 }
 
+/// Each token's position in its document, where rows hold several; undefined where they do not.
+inline at::Tensor positions_of(const BlockContext& context) {
+  return context.batch == nullptr ? at::Tensor() : context.batch->positions;
+}
+
 /// One use of dropout: off outside training.
 struct DropoutUse {
   double p = 0;
