@@ -10,10 +10,15 @@
 namespace palimpsest {
 namespace {
 
-void check_bytes(const std::string& owner, const char* what, int64_t bytes) {
-  if (bytes < 0 || bytes > kLargestBytes) {
+void check_bytes(const std::string& owner, const char* what, int64_t bytes, int64_t least = 0) {
+  if (bytes < least || bytes > kLargestBytes) {
     throw UserError(
-        "{}: its {} of {} bytes is not allowed; give 0 to {}", owner, what, bytes, kLargestBytes);
+        "{}: its {} of {} bytes is not allowed; give {} to {}",
+        owner,
+        what,
+        bytes,
+        least,
+        kLargestBytes);
   }
 }
 
@@ -28,7 +33,7 @@ void check_seconds(const std::string& owner, const char* what, double seconds) {
   }
 }
 
-void validate_stage(const ChainStage& stage, const std::string& name) {
+void validate_stage(const ChainStage& stage, int64_t input_bytes, const std::string& name) {
   check_bytes(name, "output", stage.output_bytes);
   check_bytes(name, "forward workspace", stage.forward_workspace);
   check_bytes(name, "gradients", stage.gradient_bytes);
@@ -49,7 +54,8 @@ void validate_stage(const ChainStage& stage, const std::string& name) {
   for (const TapeOption& option : stage.tapes) {
     check_bytes(name, "tape", option.bytes);
     check_bytes(name, "forward workspace with a tape", option.forward_workspace);
-    check_bytes(name, "backward workspace", option.backward_workspace);
+    const int64_t least = -option.bytes - input_bytes; // a gradient that nobody wants
+    check_bytes(name, "backward workspace", option.backward_workspace, least);
     check_seconds(name, "backward", option.backward_seconds);
     if (option.bytes < stage.output_bytes) {
       throw UserError(
@@ -90,7 +96,7 @@ class Maker {
     while (first < terminal && !job_.differentiable(first)) {
       ++first;
     }
-    CostChain chain{.input_bytes = input_bytes(first)};
+    CostChain chain{.input_bytes = input_bytes(first), .spares_unread = true};
     for (int block = first; block < terminal; ++block) {
       chain.stages.push_back(stage(block, block == first ? chain.input_bytes : 0));
     }
@@ -188,8 +194,8 @@ class Maker {
           {.tape = tape,
            .bytes = own + result.output_bytes,
            .forward_workspace = forward + carried_,
-           .backward_workspace = std::max<int64_t>(
-               0, backward + gradients.passing + carried_ + skip_gradients(number) - less),
+           .backward_workspace =
+               backward + gradients.passing + carried_ + skip_gradients(number) - less,
            .backward_seconds =
                block.input_seconds + block.weight_seconds + (lean ? block.lean_seconds : 0)});
     };
@@ -228,6 +234,7 @@ void CostChain::validate() const {
     const ChainStage& stage = stages[static_cast<size_t>(number)];
     validate_stage(
         stage,
+        input_of(number),
         stage.name.empty() ? fmt::format("stage {}", number + 1)
                            : fmt::format("stage {} ({})", number + 1, stage.name));
   }

@@ -14,7 +14,7 @@
 // the operation writes and its workspace. (Beaumont et al. 2019, arXiv:1911.13214.) Two things more
 // than the paper's: a stage's BACKWARD may leave the gradients of its weights, which stay to the
 // end, so that there is less room the further back a step is; and a FORWARD that leaves a tape for
-// the very next BACKWARD may spare what only its output needs.
+// the very next BACKWARD may spare its output, which nobody reads.
 
 #include <palimpsest/core/plan/cost_model.h>
 #include <palimpsest/core/plan/op.h>
@@ -33,7 +33,8 @@ struct TapeOption {
   TapeMode tape = TapeMode::kFull; ///< lean or full
   int64_t bytes = 0; ///< abar: of the tape, the stage's output included
   int64_t forward_workspace = 0;
-  int64_t backward_workspace = 0;
+  int64_t backward_workspace =
+      0; ///< negative where BACKWARD needs less than the tape, as without the output
   double backward_seconds = 0;
 
   bool operator==(const TapeOption&) const = default;
@@ -43,7 +44,7 @@ struct ChainStage {
   std::string name{};
   int64_t output_bytes = 0; ///< a
   double forward_seconds = 0;
-  double value_seconds = 0; ///< of these, what is spared where a tape is left and no output read
+  double value_seconds = 0; ///< of these, what is spared with an output that nobody reads
   int64_t forward_workspace = 0; ///< where no tape is left
   std::vector<TapeOption> tapes{}; ///< at least one, at most one of each mode
   int64_t gradient_bytes = 0; ///< of its weights, from its BACKWARD to the end
@@ -62,6 +63,7 @@ struct CostChain {
   double loss_seconds = 0; ///< of the loss and its gradient
   int64_t loss_workspace = 0;
   int64_t loss_gradient_bytes = 0; ///< of the loss's weights, from then on
+  bool spares_unread = false; ///< a FORWARD whose BACKWARD is next writes no output
 
   int size() const {
     return static_cast<int>(stages.size());

@@ -33,6 +33,7 @@ class Reader {
     chain.loss_seconds = from_.loss_bw();
     chain.loss_workspace = whole("loss_tmp", from_.loss_tmp());
     chain.loss_gradient_bytes = whole("loss_grad", from_.loss_grad());
+    chain.spares_unread = from_.fw_value_size() > 0;
     return chain;
   }
 
@@ -88,20 +89,25 @@ class Reader {
     }
   }
 
-  int64_t whole(const char* name, double number) const {
-    if (!(number >= 0 && number <= static_cast<double>(kLargestBytes)) ||
+  int64_t whole(const char* name, double number, int64_t least = 0) const {
+    if (!(number >= static_cast<double>(least) && number <= static_cast<double>(kLargestBytes)) ||
         number != std::floor(number)) {
       throw UserError(
-          "{}: {} has {}, which is not a size; give whole numbers from 0 to {}",
+          "{}: {} has {}, which is not a size; give whole numbers from {} to {}",
           file_,
           name,
           number,
+          least,
           kLargestBytes);
     }
     return static_cast<int64_t>(number);
   }
   int64_t bytes(const char* name, const Numbers& numbers, int index) const {
     return whole(name, numbers[index]);
+  }
+
+  int64_t workspace(const char* name, const Numbers& numbers, int index) const {
+    return whole(name, numbers[index], -kLargestBytes);
   }
 
   ChainStage stage(int number) const {
@@ -117,7 +123,7 @@ class Reader {
         .tape = TapeMode::kFull,
         .bytes = bytes("abar", from_.abar(), number),
         .forward_workspace = bytes("ftmp", from_.ftmp(), number),
-        .backward_workspace = bytes("btmp", from_.btmp(), number),
+        .backward_workspace = workspace("btmp", from_.btmp(), number),
         .backward_seconds = from_.bw(number)};
     stage.tapes.push_back(full);
     stage.gradient_bytes = from_.grad_size() > 0 ? bytes("grad", from_.grad(), number) : 0;
@@ -126,7 +132,7 @@ class Reader {
           .tape = TapeMode::kFull,
           .bytes = bytes("lean.abar", from_.lean().abar(), number),
           .forward_workspace = bytes("lean.ftmp", from_.lean().ftmp(), number),
-          .backward_workspace = bytes("lean.btmp", from_.lean().btmp(), number),
+          .backward_workspace = workspace("lean.btmp", from_.lean().btmp(), number),
           .backward_seconds = from_.lean().bw(number)};
       if (lean != full) {
         lean.tape = TapeMode::kLean;
@@ -190,7 +196,9 @@ std::string chain_json(const CostChain& chain) {
     }
     to.add_a(static_cast<double>(stage.output_bytes));
     to.add_fw(stage.forward_seconds);
-    to.add_fw_value(stage.value_seconds);
+    if (chain.spares_unread) {
+      to.add_fw_value(stage.value_seconds);
+    }
     to.add_grad(static_cast<double>(stage.gradient_bytes));
     to.add_ftmp_none(static_cast<double>(stage.forward_workspace));
     const TapeOption& full = stage.tape_of(TapeMode::kFull);

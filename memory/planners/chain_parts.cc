@@ -29,7 +29,8 @@ int64_t tape_need(
     int s,
     int t,
     const TapeOption& option) {
-  const int64_t forward = gradients.after(t) + option.forward_workspace;
+  const int64_t unread = s == t && chain.spares_unread ? chain.input_of(s + 1) : 0;
+  const int64_t forward = gradients.after(t) + option.forward_workspace - unread;
   const int64_t backward =
       gradients.after(s - 1) + chain.input_of(s + 1) + option.backward_workspace;
   return option.bytes + std::max(forward, backward);

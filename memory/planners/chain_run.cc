@@ -47,13 +47,15 @@ class Runner {
     return all;
   }
 
-  void forward(const Segments& segments) {
+  /// `unread`: a stage whose output nobody reads, or -1.
+  void forward(const Segments& segments, int unread = -1) {
     for (const Segment& segment : segments) {
       const bool taped = segment.tape != TapeMode::kNone;
       for (int stage = segment.blocks.begin; stage < segment.blocks.end; ++stage) {
         const ChainOpKind untaped =
             stage == segment.blocks.begin ? ChainOpKind::kKeepInput : ChainOpKind::kConsumeInput;
-        taped ? forward_taped(stage, segment.tape) : forward_untaped(stage, untaped);
+        taped ? forward_taped(stage, segment.tape, chain_.spares_unread && stage == unread)
+              : forward_untaped(stage, untaped);
       }
     }
   }
@@ -65,8 +67,7 @@ class Runner {
         if (again.back().tape == TapeMode::kNone) { // waits for its own turn
           forward({again.begin(), again.end() - 1});
         } else {
-          forward(again);
-          run_.makespan -= at(segment->blocks.end - 1).value_seconds; // nobody reads its output
+          forward(again, segment->blocks.end - 1);
         }
         backward(again);
         continue;
@@ -89,13 +90,15 @@ class Runner {
     live_.outputs += at(stage).output_bytes;
   }
 
-  void forward_taped(int stage, TapeMode tape) {
+  void forward_taped(int stage, TapeMode tape, bool unread) {
     const int option = at(stage).option_of(tape);
     const TapeOption& chosen = at(stage).tapes[static_cast<size_t>(option)];
     live_.tapes += chosen.bytes;
     ChainBytes during = live_;
+    during.tapes -= unread ? at(stage).output_bytes : 0;
     during.workspace = chosen.forward_workspace;
-    note({ChainOpKind::kTape, stage, option}, during, at(stage).forward_seconds);
+    const double spared = unread ? at(stage).value_seconds : 0;
+    note({ChainOpKind::kTape, stage, option}, during, at(stage).forward_seconds - spared);
     tapes_[static_cast<size_t>(stage)] = option;
   }
 

@@ -35,16 +35,42 @@ int64_t common_divisor(const CostChain& chain) {
   return std::max<int64_t>(divisor, 1);
 }
 
+/// At least so many bytes. A part of whatever is kept, where that has one, so that nothing is lost
+/// by rounding; what is smaller than a slot takes one.
+int64_t slot_for(const CostChain& chain, int64_t least) {
+  int64_t divisor = 0;
+  const auto include = [&](int64_t bytes) {
+    divisor = bytes < least ? divisor : std::gcd(divisor, bytes);
+  };
+  for (const ChainStage& stage : chain.stages) {
+    include(stage.output_bytes);
+    for (const TapeOption& tape : stage.tapes) {
+      include(tape.bytes);
+    }
+  }
+  if (divisor < least) {
+    return least;
+  }
+  int64_t parts = divisor / least;
+  while (divisor % parts != 0) {
+    --parts;
+  }
+  return divisor / parts;
+}
+
 } // namespace
 
 DynamicProgram::DynamicProgram(const CostChain& chain, int64_t largest_budget, int slots)
     : chain_(chain), chain_with_loss_(loss_as_stage(chain)), least_(least_memory(chain)),
       least_budget_(run_chain(chain, least_).peak), all_tapes_(run_chain(chain, {}).peak) {
   const int wanted = slots > 0 ? slots : slots_for(chain.size() + 1);
-  slot_ = std::max(common_divisor(chain), (all_tapes_ + wanted - 1) / wanted);
+  const int64_t least_slot = (all_tapes_ + wanted - 1) / wanted;
+  const int64_t divisor = common_divisor(chain);
+  slot_ = divisor >= least_slot ? divisor : slot_for(chain, least_slot);
   if (largest_budget >= least_budget_) {
     const int64_t useful = std::min(largest_budget, all_tapes_) - chain.input_bytes;
-    table_.emplace(chain_with_loss_, slot_, static_cast<int>(useful / slot_));
+    uneven_ = divisor >= least_slot ? 0 : useful % slot_;
+    table_.emplace(chain_with_loss_, slot_, static_cast<int>(useful / slot_), uneven_);
   }
 }
 
@@ -54,7 +80,8 @@ ChainPlan DynamicProgram::plan(int64_t budget) const {
   if (budget >= all_tapes_) {
     candidates.consider({});
   } else if (budget >= least_budget_) {
-    const auto slots = static_cast<int>((budget - chain_.input_bytes) / slot_);
+    const int64_t beside = budget - chain_.input_bytes - uneven_;
+    const int slots = beside < 0 ? -1 : static_cast<int>(beside / slot_);
     check(table_ && slots <= table_->slots(), "a budget of {} is above the table's", budget);
     if (slots >= table_->least(0, chain_.size())) {
       const int64_t peak = candidates.consider(segments_of(

@@ -13,8 +13,9 @@
 //
 // The table counts memory in slots. Where the chain's sizes have a common divisor so large that
 // what keeps everything takes at most `slots` of it, that is the slot and the plan is the optimum;
-// else what is kept is rounded up to slots: a plan never exceeds its budget, but may be slower than
-// the optimum. Exact in any case are the least budget and that nothing runs again where all tapes
+// else what is kept is rounded up to slots (of a size that divides it, where there is one), and of
+// budgets below the largest less than a slot is lost: a plan never exceeds its budget, but may be
+// slower than the optimum. Exact in any case are the least budget and that nothing runs again where all tapes
 // fit; and more budget is never slower.
 //
 // With n stages and S slots up to the largest budget: about n^3 S / 6 steps, n^2 S / 2 floats.
@@ -55,6 +56,7 @@ class DynamicProgram {
   int64_t least_budget_;
   int64_t all_tapes_; // bytes that keep everything
   int64_t slot_;
+  int64_t uneven_ = 0; // of the largest budget, beside whole slots
   std::optional<SecondsTable> table_; // none where the largest budget is below the least
 };
 

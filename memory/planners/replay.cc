@@ -26,7 +26,8 @@ BlockCost computing_block(const CostChain& chain, int stage) {
       .value_bytes = {from.output_bytes},
       .units = {stage}};
   block.forward_workspace.none = from.forward_workspace;
-  block.forward_seconds = from.forward_seconds - from.value_seconds;
+  block.forward_seconds = from.forward_seconds;
+  block.value_seconds = from.value_seconds;
   // The micro-batch has no gradient; the chain's input has.
   const int64_t more = from.output_bytes + (stage == 0 ? chain.input_bytes : 0);
   const TapeOption& full = from.tape_of(TapeMode::kFull);
@@ -42,12 +43,14 @@ BlockCost computing_block(const CostChain& chain, int stage) {
   return block;
 }
 
-/// Takes as long as what its stage is spared where nobody reads the output.
+/// Reads its stage's output, unless that is spared where nobody else reads it.
 BlockCost reading_block(const CostChain& chain, int stage) {
-  BlockCost block{.reads = {{2 * stage, 0}}, .value_bytes = {0}};
-  block.forward_seconds = chain.stages[static_cast<size_t>(stage)].value_seconds;
-  block.value_seconds = block.forward_seconds;
-  return block;
+  const ValueRef output{2 * stage, 0};
+  const ValueRef before = stage == 0 ? ValueRef{kLoader, 0} : ValueRef{2 * stage - 1, 0};
+  return {
+      .reads = {chain.spares_unread ? before : output},
+      .value_bytes = {0},
+      .units = {chain.size() + 1}};
 }
 
 ModelCost model_of(const CostChain& chain) {
@@ -62,6 +65,7 @@ ModelCost model_of(const CostChain& chain) {
   model.units.push_back({.gradient_bytes = chain.loss_gradient_bytes});
   model.blocks.push_back(
       {.name = "loss", .reads = reads_of(chain.size()), .units = {chain.size()}});
+  model.units.push_back({.name = "nothing"}); // so that all blocks have a BACKWARD
   model.blocks.back().forward_seconds = chain.loss_seconds;
   model.blocks.back().forward_workspace.full = chain.loss_workspace;
   return model;

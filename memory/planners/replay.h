@@ -6,8 +6,8 @@
 //   replay.makespan, replay.peak                       // those of run_chain(), by another way
 //
 // A stage becomes two blocks: one that computes, and one that only reads its output, so that a
-// rerun writes the output even where no later stage of its segment reads it, as a chain's model
-// counts it. A tape holds what it has beside the output; the output is charged to BACKWARD, which a
+// rerun writes the output even where no later stage of its segment reads it, as the model of a chain
+// without spares_unread counts it. A tape holds what it has beside the output; the output is charged to BACKWARD, which a
 // chain's model has hold it to the end. Of the states only gradients weigh something.
 
 #include <palimpsest/core/plan/cost_chain.h>

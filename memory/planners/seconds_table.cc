@@ -34,9 +34,9 @@ void run_on(int threads, int count, const Work& work) {
 
 } // namespace
 
-SecondsTable::SecondsTable(CostChain chain_with_loss, int64_t slot_bytes, int slots)
-    : chain_(std::move(chain_with_loss)), gradients_(chain_), slot_(slot_bytes), width_(slots + 1),
-      nothing_(static_cast<size_t>(width_), 0) {
+SecondsTable::SecondsTable(CostChain chain_with_loss, int64_t slot_bytes, int slots, int64_t uneven)
+    : chain_(std::move(chain_with_loss)), gradients_(chain_), slot_(slot_bytes), uneven_(uneven),
+      width_(slots + 1), nothing_(static_cast<size_t>(width_), 0) {
   const auto stages = static_cast<size_t>(size());
   seconds_before_.push_back(0);
   for (const ChainStage& stage : chain_.stages) {
@@ -57,7 +57,7 @@ SecondsTable::SecondsTable(CostChain chain_with_loss, int64_t slot_bytes, int sl
 }
 
 int SecondsTable::slots_of(int64_t bytes) const {
-  return static_cast<int>(std::min<int64_t>((bytes + slot_ - 1) / slot_, width_));
+  return static_cast<int>(std::clamp<int64_t>((bytes + slot_ - 1) / slot_, 0, width_));
 }
 
 /// Rows of one s lie together, t ascending.
@@ -72,12 +72,12 @@ SecondsTable::Way SecondsTable::leave_tape(int s, int t, int option) const {
   const TapeOption& tape = stage.tapes[static_cast<size_t>(option)];
   const int keeps = slots_of(tape.bytes);
   const int later = s < t ? keeps + least(s + 1, t) : 0;
-  const double spared = s < t ? 0 : stage.value_seconds; // its BACKWARD is next
+  const double spared = s == t && chain_.spares_unread ? stage.value_seconds : 0;
   return {
       {.option = option},
       static_cast<float>(stage.forward_seconds - spared + tape.backward_seconds),
       keeps,
-      std::max(slots_of(tape_need(chain_, gradients_, s, t, tape)), later)};
+      std::max(slots_of(tape_need(chain_, gradients_, s, t, tape) - uneven_), later)};
 }
 
 SecondsTable::Way SecondsTable::keep_output(int s, int t, int split) const {
@@ -85,7 +85,7 @@ SecondsTable::Way SecondsTable::keep_output(int s, int t, int split) const {
       seconds_before_[static_cast<size_t>(split)] - seconds_before_[static_cast<size_t>(s)];
   const int keeps = output_slots_[static_cast<size_t>(split) - 1];
   int needs = std::max(keeps + least(split, t), least(s, split - 1));
-  const int64_t forward = gradients_.after(t) + forward_need_[pair(s, split - 1)];
+  const int64_t forward = gradients_.after(t) + forward_need_[pair(s, split - 1)] - uneven_;
   if (forward > needs * slot_) { // seldom, and a division takes long
     needs = slots_of(forward);
   }

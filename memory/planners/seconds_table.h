@@ -19,8 +19,9 @@ namespace palimpsest {
 
 class SecondsTable {
  public:
-  /// `slots`: the most that any run may take beside its input.
-  SecondsTable(CostChain chain_with_loss, int64_t slot_bytes, int slots);
+  /// `slots`: the most that any run may take beside its input, and beside `uneven` bytes that every
+  /// run has.
+  SecondsTable(CostChain chain_with_loss, int64_t slot_bytes, int slots, int64_t uneven = 0);
 
   int slots() const {
     return width_ - 1;
@@ -73,6 +74,7 @@ class SecondsTable {
   CostChain chain_;
   LiveGradients gradients_;
   int64_t slot_;
+  int64_t uneven_;
   int width_; // numbers in a row: of 0 slots and more
   std::vector<int> output_slots_; // by stage
   std::vector<double> seconds_before_; // FORWARDs of all earlier stages, by stage

@@ -27,6 +27,7 @@ void expect_equal(const CostChain& one, const CostChain& other) {
     EXPECT_EQ(one.stages[stage].name, other.stages[stage].name);
     EXPECT_EQ(one.stages[stage].output_bytes, other.stages[stage].output_bytes);
     EXPECT_EQ(one.stages[stage].forward_seconds, other.stages[stage].forward_seconds);
+    EXPECT_EQ(one.spares_unread, other.spares_unread);
     EXPECT_EQ(one.stages[stage].value_seconds, other.stages[stage].value_seconds);
     EXPECT_EQ(one.stages[stage].gradient_bytes, other.stages[stage].gradient_bytes);
     EXPECT_EQ(one.stages[stage].value_seconds, other.stages[stage].value_seconds);

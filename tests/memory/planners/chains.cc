@@ -65,6 +65,7 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
     return std::uniform_int_distribution<int>(least, most)(draw);
   };
   CostChain chain{.input_bytes = number(0, shape.largest)};
+  chain.spares_unread = number(0, 1) > 0;
   const int stages = number(shape.least_stages, shape.most_stages);
   for (int stage = 0; stage < stages; ++stage) {
     ChainStage made{.output_bytes = number(1, shape.largest)};
@@ -75,7 +76,8 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
           {.tape = mode,
            .bytes = made.output_bytes + more,
            .forward_workspace = number(0, 1) * number(0, shape.largest),
-           .backward_workspace = number(0, 2) * number(0, shape.largest),
+           .backward_workspace = number(0, 2) * number(0, shape.largest) -
+               (chain.spares_unread ? made.output_bytes : 0),
            .backward_seconds = seconds});
     };
     const int more = number(0, 3 * shape.largest);
@@ -84,7 +86,9 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
     if (shape.lean && more > 0 && number(0, 2) > 0) {
       tape(TapeMode::kLean, number(0, more - 1), seconds + number(0, 4));
     }
-    made.value_seconds = number(0, 1) * number(0, static_cast<int>(made.forward_seconds));
+    if (chain.spares_unread) {
+      made.value_seconds = number(0, static_cast<int>(made.forward_seconds));
+    }
     made.gradient_bytes = number(0, 1) * number(0, shape.largest);
     chain.stages.push_back(std::move(made));
   }

@@ -119,12 +119,14 @@ class Search {
     const std::vector<TapeOption>& tapes = stage(l).tapes;
     for (size_t option = 0; option < tapes.size(); ++option) {
       const TapeOption& tape = tapes[option];
+      const bool unread = chain_.spares_unread && l == state.gradient; // its backward is next
+      const int64_t written = tape.bytes - (unread ? a(l) : 0);
       if (state.tape[static_cast<size_t>(l)] == 0 &&
-          held + tape.bytes + tape.forward_workspace <= budget_) {
+          held + written + tape.forward_workspace <= budget_) {
         State next = state;
         next.tape[static_cast<size_t>(l)] = static_cast<uint8_t>(option + 1);
         next.fresh = 0;
-        const double spared = l == state.gradient ? stage(l).value_seconds : 0;
+        const double spared = unread ? stage(l).value_seconds : 0;
         reach(next, now_ + stage(l).forward_seconds - spared);
       }
     }

@@ -23,12 +23,14 @@ class Recursion {
   float seconds(int s, int t, int m) const {
     float best = std::numeric_limits<float>::infinity();
     for (const TapeOption& tape : chain_.stages[static_cast<size_t>(s)].tapes) {
-      const int64_t forward = a(t + 1) + weights(t + 1) + tape.bytes + tape.forward_workspace;
+      const bool unread = chain_.spares_unread && s == t;
+      const int64_t forward =
+          a(t + 1) + weights(t + 1) + tape.bytes - (unread ? a(s + 1) : 0) + tape.forward_workspace;
       const int64_t backward = a(s) + a(s + 1) + weights(s) + tape.bytes + tape.backward_workspace;
       const int left = m - slots(tape.bytes);
       if (std::max(slots(forward), slots(backward)) <= m && left >= 0) {
         const float later = s < t ? table_.seconds(s + 1, t, left) : 0;
-        const double spared = s < t ? 0 : chain_.stages[static_cast<size_t>(s)].value_seconds;
+        const double spared = unread ? chain_.stages[static_cast<size_t>(s)].value_seconds : 0;
         best = std::min(best, static_cast<float>(fw(s) - spared + tape.backward_seconds) + later);
       }
     }
