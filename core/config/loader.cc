@@ -176,7 +176,22 @@ class Loading {
 
   void derive(const std::filesystem::path& name) {
     RunConfig::Model& model = *config_.mutable_model();
-    if (model.family() == "llama" && model.has_num_attention_heads()) {
+    if (model.family() == "gemma" || model.family() == "gpt2") {
+      if (!model.has_tie_word_embeddings()) {
+        model.set_tie_word_embeddings(true);
+        derived("model.tie_word_embeddings", "family");
+      }
+      if (!model.has_hidden_act()) {
+        model.set_hidden_act("gelu_pytorch_tanh");
+        derived("model.hidden_act", "family");
+      }
+    }
+    if (model.family() == "gpt2" && !model.has_intermediate_size() && model.has_hidden_size()) {
+      model.set_intermediate_size(4 * model.hidden_size());
+      derived("model.intermediate_size", "4 x hidden_size");
+    }
+    const bool grouped = model.has_family() && model.family() != "mlp" && model.family() != "gpt2";
+    if (grouped && model.has_num_attention_heads()) {
       if (!model.has_num_key_value_heads()) {
         model.set_num_key_value_heads(model.num_attention_heads());
         derived("model.num_key_value_heads", "num_attention_heads");

@@ -97,11 +97,6 @@ const std::vector<Needs>& needs() {
       {"model.rope_scaling.rope_type", "dynamic", {"model.rope_scaling.factor"}},
       {"model.rope_scaling.rope_type", "yarn", {"model.rope_scaling.factor"}},
       {"model.rope_scaling.rope_type", "llama3", {"model.rope_scaling.factor"}},
-      {"model.family", "llama", {"model.hidden_size"}},
-      {"model.family", "llama", {"model.num_hidden_layers"}},
-      {"model.family", "llama", {"model.num_attention_heads"}},
-      {"model.family", "llama", {"model.intermediate_size"}},
-      {"model.family", "llama", {"model.vocab_size"}},
       {"model.family", "mlp", {"model.input_size"}},
       {"model.family", "mlp", {"model.hidden_size", "model.hidden_sizes"}},
       {"model.family", "mlp", {"model.output_size"}},
@@ -120,8 +115,37 @@ const std::vector<std::string> kMlpKeys = {
     "num_hidden_layers",
     "hidden_act",
     "initializer_range"};
-const std::vector<std::string> kNotLlamaKeys = {"input_size", "output_size", "hidden_sizes"};
-const std::vector<std::string> kBesidePath = {"attention_dropout", "dropout"};
+const std::vector<std::string> kBesidePath = {"attention_dropout", "dropout", "embedding_dropout"};
+
+/// What the decoders need, and have no use for beside the sizes of an mlp.
+const std::vector<std::string> kDecoderNeeds =
+    {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"};
+const std::vector<std::string> kNoDecoderKeys = {"input_size", "output_size", "hidden_sizes"};
+
+struct DecoderKeys {
+  const char* family;
+  std::vector<std::string> without;
+};
+
+const std::vector<DecoderKeys>& decoder_keys() {
+  static const std::vector<DecoderKeys> all = {
+      {"llama", {"sliding_window", "max_window_layers"}},
+      {"mistral", {"attention_bias", "mlp_bias", "max_window_layers"}},
+      {"qwen2", {"attention_bias", "mlp_bias"}},
+      {"qwen3", {"mlp_bias"}},
+      {"gemma", {"mlp_bias", "sliding_window", "max_window_layers"}},
+      {"gpt2",
+       {"num_key_value_heads",
+        "head_dim",
+        "rope_theta",
+        "rope_scaling",
+        "attention_bias",
+        "mlp_bias",
+        "sliding_window",
+        "max_window_layers"}},
+  };
+  return all;
+}
 
 bool contains(const std::vector<std::string>& all, const std::string& one) {
   return std::count(all.begin(), all.end(), one) > 0;
@@ -139,6 +163,10 @@ bool holds(const OnlyWith& rule, const RunConfig& config) {
   return rule.values.empty() ? !other : other && contains(rule.values, *other);
 }
 
+bool is_decoder(const RunConfig::Model& model) {
+  return model.has_family() && model.family() != "mlp";
+}
+
 /// Whether the model, as it is given, has the shape key.
 bool has_shape_key(const RunConfig::Model& model, const std::string& shape) {
   if (shape == "path" || shape == "preset" || shape == "family") {
@@ -147,7 +175,12 @@ bool has_shape_key(const RunConfig::Model& model, const std::string& shape) {
   if (model.has_path()) {
     return contains(kBesidePath, shape);
   }
-  return model.family() == "mlp" ? contains(kMlpKeys, shape) : !contains(kNotLlamaKeys, shape);
+  if (model.family() == "mlp") {
+    return contains(kMlpKeys, shape);
+  }
+  const auto& all = decoder_keys();
+  const auto keys = std::ranges::find(all, model.family(), &DecoderKeys::family);
+  return !contains(kNoDecoderKeys, shape) && (keys == all.end() || !contains(keys->without, shape));
 }
 
 class Validator {
@@ -260,8 +293,19 @@ class Validator {
         contradict("model.family", key, "family " + model.family() + " has no such key");
       }
     }
-    if (model.family() == "llama") {
+    if (is_decoder(model)) {
+      check_decoder_needs();
       check_heads();
+    }
+  }
+
+  void check_decoder_needs() {
+    for (const std::string& shape : kDecoderNeeds) {
+      const bool optional = shape == "intermediate_size" && config_.model().family() == "gpt2";
+      if (!optional) {
+        const std::string family = config_.model().family();
+        check_needs({"model.family", family.c_str(), {"model." + shape}});
+      }
     }
   }
 
@@ -278,7 +322,9 @@ class Validator {
           model.hidden_size(),
           name("model.num_attention_heads"),
           heads));
-    } else if ((model.has_head_dim() ? model.head_dim() : model.hidden_size() / heads) % 2 != 0) {
+    } else if (
+        model.family() != "gpt2" &&
+        (model.has_head_dim() ? model.head_dim() : model.hidden_size() / heads) % 2 != 0) {
       problem(fmt::format(
           "the width of a head ({}, or {} / {}) is odd; the rotary embedding turns pairs",
           name("model.head_dim"),

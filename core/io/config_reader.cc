@@ -35,6 +35,11 @@ bool ConfigReader::has(const std::string& key) const {
   return find(key) != nullptr;
 }
 
+bool ConfigReader::is_null(const std::string& key) const {
+  const auto found = json_.find(key);
+  return found != json_.end() && found->is_null();
+}
+
 void ConfigReader::refuse(const std::string& key, const std::string& rule) const {
   const nlohmann::json* value = find(key);
   throw UserError(

@@ -24,6 +24,8 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& json, std::string file, std::string prefix = "");
 
   bool has(const std::string& key) const;
+  /// Whether the key is there and null, where that means something else than its absence.
+  bool is_null(const std::string& key) const;
   /// Null where the key is absent.
   const nlohmann::json* find(const std::string& key) const;
 

@@ -3,12 +3,12 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/config_reader.h>
 #include <palimpsest/core/io/json.h>
+#include <palimpsest/core/io/rope_config.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <optional>
-#include <set>
 #include <utility>
 
 namespace palimpsest {
@@ -21,9 +21,6 @@ constexpr int64_t kMaxIntermediate = int64_t{1} << 22;
 constexpr int64_t kMaxLayers = 10'000;
 constexpr int64_t kMaxHeads = int64_t{1} << 16;
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
-
-constexpr std::string_view kModelType = "llama";
-constexpr std::string_view kArchitecture = "LlamaForCausalLM";
 
 constexpr std::array<std::pair<std::string_view, HiddenAct>, 6> kActs = {{
     {"silu", HiddenAct::kSilu},
@@ -73,176 +70,154 @@ std::string_view first_name(const Table& table, Value value) {
   return found->first;
 }
 
-void check_architecture(const ConfigReader& keys) {
-  const std::string supported =
-      fmt::format("supported is {} (model_type {})", kArchitecture, kModelType);
-  if (keys.string("model_type") != kModelType) {
-    keys.refuse("model_type", supported);
+const DecoderFamily& parse_family(const ConfigReader& keys) {
+  const DecoderFamily* family = find_decoder_family(keys.string("model_type").value_or(""));
+  if (family == nullptr) {
+    std::string names;
+    for (const DecoderFamily& known : decoder_families()) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
+    }
+    keys.refuse("model_type", fmt::format("supported are {}", names));
   }
   const nlohmann::json* architectures = keys.find("architectures");
-  if (architectures != nullptr && *architectures != nlohmann::json::array({kArchitecture})) {
+  if (architectures != nullptr && *architectures != nlohmann::json::array({family->architecture})) {
     const bool named = architectures->is_array() && architectures->size() == 1 &&
         architectures->front().is_string();
     keys.refuse(
         "architectures",
-        (named ? fmt::format("names {}; ", quote(architectures->front().get<std::string>())) : "") +
-            supported);
+        fmt::format(
+            "{}of model_type {} only {} is supported",
+            named ? fmt::format("names {}; ", quote(architectures->front().get<std::string>()))
+                  : "",
+            family->name,
+            family->architecture));
   }
+  return *family;
 }
 
 /// Settings that would change numbers in ways that this program does not compute.
-void refuse_unsupported(const ConfigReader& keys, int64_t max_positions) {
+void refuse_unsupported(const ConfigReader& keys) {
   if (keys.optional_integer("pretraining_tp", 1, kMaxHeads).value_or(1) != 1) {
     keys.refuse("pretraining_tp", "only 1 is supported");
   }
-  const bool uses_window = keys.boolean("use_sliding_window").value_or(true);
-  const auto window = keys.optional_integer("sliding_window", 1, kMaxPositions);
-  if (uses_window && window && *window < max_positions) {
-    keys.refuse("sliding_window", "attention within a sliding window is not supported");
-  }
-  const nlohmann::json* layer_types = keys.find("layer_types");
-  if (layer_types != nullptr) {
-    for (const nlohmann::json& type : *layer_types) {
-      if (type != "full_attention") {
-        keys.refuse("layer_types", "only full_attention is supported");
-      }
-    }
-  }
   if (keys.number("partial_rotary_factor", 0.0, 1.0).value_or(1.0) != 1.0) {
     keys.refuse("partial_rotary_factor", "only 1 is supported");
+  }
+  if (!keys.boolean("scale_attn_weights").value_or(true)) {
+    keys.refuse("scale_attn_weights", "only true is supported");
+  }
+  for (const char* key :
+       {"add_cross_attention",
+        "is_encoder_decoder",
+        "scale_attn_by_inverse_layer_idx",
+        "use_bidirectional_attention"}) {
+    if (keys.boolean(key).value_or(false)) {
+      keys.refuse(key, "only false is supported");
+    }
+  }
+  for (const char* key :
+       {"attn_logit_softcapping",
+        "final_logit_softcapping",
+        "query_pre_attn_scalar",
+        "num_experts",
+        "num_local_experts"}) {
+    if (keys.has(key)) {
+      keys.refuse(key, "no supported family has it; remove it, or train another model");
+    }
   }
   if (keys.has("quantization_config")) {
     keys.refuse("quantization_config", "quantized weights are not supported");
   }
 }
 
-/// Keys of a rope section that its type uses; "type" and "rope_theta" go with every type.
-std::set<std::string> rope_keys(RopeType type) {
-  std::set<std::string> keys = {"type", "rope_type", "rope_theta", "partial_rotary_factor"};
-  if (type != RopeType::kDefault) {
-    // transformers ignores the original length for linear and dynamic, but writes it.
-    keys.insert({"factor", "original_max_position_embeddings"});
-  }
-  if (type == RopeType::kLlama3) {
-    keys.insert({"low_freq_factor", "high_freq_factor"});
-  }
-  if (type == RopeType::kYarn) {
-    keys.insert(
-        {"attention_factor",
-         "beta_fast",
-         "beta_slow",
-         "mscale",
-         "mscale_all_dim",
-         "truncate",
-         "finetuned"}); // the last one is a note of published configs
-  }
-  return keys;
-}
-
-RopeType parse_type(const ConfigReader& keys, bool has_settings) {
-  const std::optional<std::string> type = keys.string("type");
-  const std::optional<std::string> rope_type = keys.string("rope_type");
-  if (type && rope_type && *type != *rope_type) {
-    keys.refuse("type", fmt::format("rope_type is {}", quote(*rope_type)));
-  }
-  if (!type && !rope_type) {
-    if (has_settings) {
-      keys.refuse("rope_type", "the section has settings that need it");
-    }
-    return RopeType::kDefault;
-  }
-  const std::optional<RopeType> known = parse_rope_type(rope_type ? *rope_type : *type);
-  if (!known) {
+/// Whether there are biases that the family has never, always or where `key` is set.
+bool parse_bias(const ConfigReader& keys, const char* key, Presence presence) {
+  const std::optional<bool> given = keys.boolean(key);
+  if (presence != Presence::kByConfig && given && *given != (presence == Presence::kAlways)) {
     keys.refuse(
-        rope_type ? "rope_type" : "type", "supported are default, linear, dynamic, yarn, llama3");
+        key, presence == Presence::kAlways ? "this family has them" : "this family has none");
   }
-  return *known;
+  return presence == Presence::kAlways ||
+      (presence == Presence::kByConfig && given.value_or(false));
 }
 
-/// Rotary settings that need a number from the file; the rest keeps its defaults.
-RopeConfig parse_rope_numbers(const ConfigReader& keys, RopeType type) {
-  constexpr double kMax = 1e9;
-  RopeConfig rope;
-  rope.type = type;
-  const auto required = [&](const std::string& key, double low) {
-    const std::optional<double> value = keys.number(key, low, kMax);
-    if (!value) {
-      keys.refuse(key, fmt::format("rope type {} needs it", name_of(type)));
+bool parse_attention_bias(const ConfigReader& keys, Presence presence, Presence other) {
+  // One key for q, k, v and o: where the family settles only some of them, it says nothing.
+  return presence == other ? parse_bias(keys, "attention_bias", presence)
+                           : presence == Presence::kAlways;
+}
+
+/// Some layers by name; refused where it is not one name a layer.
+std::vector<std::string> parse_layer_types(const ConfigReader& keys, int64_t layers) {
+  const nlohmann::json* types = keys.find("layer_types");
+  if (types == nullptr) {
+    return {};
+  }
+  if (!types->is_array() || std::cmp_not_equal(types->size(), layers)) {
+    keys.refuse("layer_types", fmt::format("must be a list of {} names, one a layer", layers));
+  }
+  std::vector<std::string> names;
+  for (const nlohmann::json& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      keys.refuse("layer_types", "supported are full_attention and sliding_attention");
     }
-    return *value;
+    names.push_back(type.get<std::string>());
+  }
+  return names;
+}
+
+std::vector<int64_t> parse_windows(
+    const ConfigReader& keys,
+    const DecoderFamily& family,
+    int64_t layers,
+    int64_t max_positions) {
+  const auto given = keys.optional_integer("sliding_window", 1, kMaxPositions);
+  const auto used = keys.boolean("use_sliding_window");
+  int64_t window = given.value_or(keys.is_null("sliding_window") ? 0 : family.sliding_window);
+  int64_t first = 0;
+  if (family.windows == WindowRule::kByLayer) {
+    window = used.value_or(false) ? window : 0;
+    first = keys.optional_integer("max_window_layers", 0, kMaxLayers).value_or(28);
+  }
+  if (family.windows == WindowRule::kNone) {
+    if (used.value_or(true) && window != 0 && window < max_positions) {
+      keys.refuse("sliding_window", fmt::format("{} has no sliding windows", family.name));
+    }
+    window = 0;
+  }
+  const std::vector<int64_t> windows = layer_windows(layers, window, first);
+  const std::vector<std::string> types = parse_layer_types(keys, layers);
+  if (types.empty()) {
+    return windows;
+  }
+  std::vector<int64_t> typed;
+  for (const std::string& type : types) {
+    typed.push_back(type == "full_attention" ? 0 : window);
+  }
+  const bool slides = std::ranges::count(types, "sliding_attention") > 0;
+  if (slides && window == 0) {
+    keys.refuse("layer_types", "sliding_attention needs a sliding_window that is in use");
+  }
+  if (family.windows == WindowRule::kEveryLayer && !windows.empty() && typed != windows) {
+    keys.refuse("layer_types", "all layers of this family follow sliding_window");
+  }
+  return slides ? typed : std::vector<int64_t>();
+}
+
+HiddenAct parse_activation(const ConfigReader& keys, const DecoderFamily& family) {
+  const auto named = [&](const std::string& key) {
+    const auto name = keys.string(key);
+    return name ? std::optional(look_up(kActs, keys, key, *name)) : std::nullopt;
   };
-  if (type != RopeType::kDefault) {
-    rope.factor = required("factor", 1.0);
-    rope.original_max_position_embeddings =
-        keys.optional_integer("original_max_position_embeddings", 1, kMaxPositions);
-  }
-  if (type == RopeType::kLlama3) {
-    rope.low_freq_factor = required("low_freq_factor", 0.0);
-    rope.high_freq_factor = required("high_freq_factor", 0.0);
-  }
-  if (type == RopeType::kYarn) {
-    rope.attention_factor = keys.number("attention_factor", 0.0, kMax);
-    rope.beta_fast = keys.number("beta_fast", 0.0, kMax).value_or(rope.beta_fast);
-    rope.beta_slow = keys.number("beta_slow", 0.0, kMax).value_or(rope.beta_slow);
-    rope.mscale = keys.number("mscale", 0.0, kMax);
-    rope.mscale_all_dim = keys.number("mscale_all_dim", 0.0, kMax);
-    rope.truncate = keys.boolean("truncate").value_or(true);
-  }
-  return rope;
-}
-
-/// One of the two sections, which name the same things.
-RopeConfig parse_rope_section(
-    const nlohmann::json& json,
-    const std::string& file,
-    const std::string& name) {
-  const ConfigReader keys(json, file, name + ".");
-  const bool has_settings =
-      std::any_of(json.items().begin(), json.items().end(), [](const auto& item) {
-        return item.key() != "rope_theta" && !item.value().is_null();
-      });
-  const RopeType type = parse_type(keys, has_settings);
-  const std::set<std::string> known = rope_keys(type);
-  for (const auto& [key, value] : json.items()) {
-    if (!value.is_null() && !known.contains(key)) {
-      keys.refuse(key, fmt::format("rope type {} has no such setting; remove it", name_of(type)));
+  HiddenAct act = named(family.spelled("hidden_act")).value_or(family.hidden_act);
+  if (family.name == "gemma") {
+    // As transformers reads it: the first official configs said gelu and meant its tanh form.
+    act = act == HiddenAct::kGelu ? HiddenAct::kGeluTanh : act;
+    if (named("hidden_activation").value_or(act) != act) {
+      keys.refuse("hidden_activation", "hidden_act says something else");
     }
   }
-  if (keys.number("partial_rotary_factor", 0.0, 1.0).value_or(1.0) != 1.0) {
-    keys.refuse("partial_rotary_factor", "only 1 is supported");
-  }
-  return parse_rope_numbers(keys, type);
-}
-
-/// rope_theta and rope_scaling (transformers 4) or rope_parameters (5), or both where they agree.
-RopeConfig parse_rope(const ConfigReader& keys, const std::string& file) {
-  constexpr double kMaxTheta = 1e18;
-  std::optional<double> theta = keys.number("rope_theta", 0.0, kMaxTheta);
-  std::optional<RopeConfig> rope;
-  for (const std::string name : {"rope_scaling", "rope_parameters"}) {
-    const nlohmann::json* section = keys.find(name);
-    if (section == nullptr) {
-      continue;
-    }
-    const RopeConfig parsed = parse_rope_section(*section, file, name);
-    if (rope && *rope != parsed) {
-      keys.refuse(name, "rope_scaling says something else; remove one of the two");
-    }
-    rope = parsed;
-    const auto own = ConfigReader(*section, file, name + ".").number("rope_theta", 0.0, kMaxTheta);
-    if (theta && own && *theta != *own) {
-      keys.refuse("rope_theta", fmt::format("{}.rope_theta is {}", name, *own));
-    }
-    theta = own ? own : theta;
-  }
-  RopeConfig result = rope.value_or(RopeConfig{});
-  result.theta = theta.value_or(result.theta);
-  const auto original = keys.optional_integer("original_max_position_embeddings", 1, kMaxPositions);
-  if (original && original != result.original_max_position_embeddings &&
-      result.type != RopeType::kDefault) {
-    keys.refuse("original_max_position_embeddings", "the rope section does not say the same");
-  }
-  return result;
+  return act;
 }
 
 StoredDtype parse_dtype(const ConfigReader& keys) {
@@ -276,65 +251,83 @@ void check_range(
   }
 }
 
-void check_rope(const RopeConfig& rope, const DecoderConfig& config, const std::string& origin) {
-  const auto refuse = [&](const std::string& problem) {
-    throw UserError("{}: {} rotary embedding: {}", origin, name_of(rope.type), problem);
-  };
-  if (!(rope.theta > 1.0) || !std::isfinite(rope.theta)) {
-    refuse(fmt::format("rope_theta is {}, but must be above 1", rope.theta));
-  }
-  if (!(rope.factor >= 1.0) || !std::isfinite(rope.factor)) {
-    refuse(fmt::format("factor is {}, but must be at least 1", rope.factor));
-  }
-  if (rope.type == RopeType::kDynamic && config.head_dim < 4) {
-    refuse(fmt::format("head_dim is {}, but must be at least 4", config.head_dim));
-  }
-  if (rope.type == RopeType::kLlama3) {
-    if (!rope.original_max_position_embeddings) {
-      refuse("original_max_position_embeddings is missing");
-    }
-    if (!(rope.low_freq_factor > 0.0 && rope.low_freq_factor < rope.high_freq_factor)) {
-      refuse(fmt::format(
-          "low_freq_factor is {} and high_freq_factor {}, but 0 < low < high must hold",
-          rope.low_freq_factor,
-          rope.high_freq_factor));
-    }
-  }
-  if (rope.type == RopeType::kYarn && !(rope.beta_slow > 0.0 && rope.beta_slow <= rope.beta_fast)) {
-    refuse(fmt::format(
-        "beta_slow is {} and beta_fast {}, but 0 < slow <= fast must hold",
-        rope.beta_slow,
-        rope.beta_fast));
+void check_share(const std::string& origin, std::string_view key, double value) {
+  if (!(value >= 0.0 && value < 1.0)) {
+    throw UserError("{}: {} is {}, but must be at least 0 and below 1", origin, key, value);
   }
 }
 
-/// The section as transformers 4 spells it; null for the default type.
-nlohmann::json encode_rope(const RopeConfig& rope) {
-  if (rope.type == RopeType::kDefault) {
-    return nullptr;
+void check_heads(const DecoderConfig& config, const std::string& origin) {
+  if (config.num_key_value_heads < 1 ||
+      config.num_attention_heads % config.num_key_value_heads != 0) {
+    throw UserError(
+        "{}: num_attention_heads is {}, but must be a multiple of num_key_value_heads ({})",
+        origin,
+        config.num_attention_heads,
+        config.num_key_value_heads);
   }
-  nlohmann::json section = {{"rope_type", name_of(rope.type)}, {"factor", rope.factor}};
-  if (rope.original_max_position_embeddings) {
-    section["original_max_position_embeddings"] = *rope.original_max_position_embeddings;
+  check_range(origin, "head_dim", config.head_dim, 1, kMaxHeads);
+  if (config.family->rotary && config.head_dim % 2 != 0) {
+    throw UserError(
+        "{}: head_dim is {}, but rotary embedding needs an even one", origin, config.head_dim);
   }
-  if (rope.type == RopeType::kLlama3) {
-    section["low_freq_factor"] = rope.low_freq_factor;
-    section["high_freq_factor"] = rope.high_freq_factor;
+}
+
+void check_windows(const DecoderConfig& config, const std::string& origin) {
+  if (config.windows.empty()) {
+    return;
   }
-  if (rope.type == RopeType::kYarn) {
-    section["beta_fast"] = rope.beta_fast;
-    section["beta_slow"] = rope.beta_slow;
-    section["truncate"] = rope.truncate;
-    const auto add = [&](const char* key, const std::optional<double>& value) {
-      if (value) {
-        section[key] = *value;
-      }
-    };
-    add("attention_factor", rope.attention_factor);
-    add("mscale", rope.mscale);
-    add("mscale_all_dim", rope.mscale_all_dim);
+  if (config.family->windows == WindowRule::kNone) {
+    throw UserError("{}: {} has no sliding windows", origin, config.family->name);
   }
-  return section;
+  check(
+      std::cmp_equal(config.windows.size(), config.num_hidden_layers),
+      "{} windows for {} layers",
+      config.windows.size(),
+      config.num_hidden_layers);
+  for (const int64_t window : config.windows) {
+    check_range(origin, "sliding_window", window, 0, kMaxPositions);
+  }
+}
+
+/// What every family's config.json says, in LLaMA's spelling.
+nlohmann::json common_keys(const DecoderConfig& config) {
+  // Null token ids: absent ones would become transformers' defaults.
+  return {
+      {"architectures", {config.family->architecture}},
+      {"attention_dropout", config.attention_dropout},
+      {"bos_token_id", nullptr},
+      {"dtype", first_name(kDtypes, config.dtype)},
+      {"eos_token_id", nullptr},
+      {"hidden_act", name_of(config.hidden_act)},
+      {"hidden_size", config.hidden_size},
+      {"initializer_range", config.initializer_range},
+      {"intermediate_size", config.intermediate_size},
+      {"max_position_embeddings", config.max_position_embeddings},
+      {"model_type", config.family->name},
+      {"num_attention_heads", config.num_attention_heads},
+      {"num_hidden_layers", config.num_hidden_layers},
+      {"pad_token_id", nullptr},
+      {"rms_norm_eps", config.norm_eps},
+      {"tie_word_embeddings", config.tie_word_embeddings},
+      {"use_cache", true},
+      {"vocab_size", config.vocab_size},
+  };
+}
+
+void add_windows(nlohmann::json& json, const DecoderConfig& config) {
+  const int64_t widest = config.windows.empty() ? 0 : *std::ranges::max_element(config.windows);
+  if (config.family->windows != WindowRule::kNone) {
+    json["sliding_window"] = widest == 0 ? nlohmann::json() : nlohmann::json(widest);
+  }
+  if (config.family->windows == WindowRule::kByLayer) {
+    json["use_sliding_window"] = widest > 0;
+    json["layer_types"] = nlohmann::json::array();
+    for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+      json["layer_types"].push_back(
+          config.window(layer) > 0 ? "sliding_attention" : "full_attention");
+    }
+  }
 }
 
 } // namespace
@@ -351,31 +344,46 @@ std::optional<HiddenAct> parse_hidden_act(std::string_view name) {
 DecoderConfig parse_decoder_config(std::string_view json, const std::string& file) {
   const nlohmann::json root = parse_json(json, file);
   const ConfigReader keys(root, file);
-  check_architecture(keys);
+  const DecoderFamily& family = parse_family(keys);
+  const auto key = [&](std::string_view name) { return family.spelled(name); };
   DecoderConfig config;
+  config.family = &family;
   config.vocab_size = keys.integer("vocab_size", 1, kMaxVocabulary);
-  config.hidden_size = keys.integer("hidden_size", 1, kMaxHidden);
-  config.intermediate_size = keys.integer("intermediate_size", 1, kMaxIntermediate);
-  config.num_hidden_layers = keys.integer("num_hidden_layers", 1, kMaxLayers);
-  config.num_attention_heads = keys.integer("num_attention_heads", 1, kMaxHeads);
-  config.num_key_value_heads =
-      keys.optional_integer("num_key_value_heads", 1, kMaxHeads).value_or(0);
-  config.head_dim = keys.optional_integer("head_dim", 1, kMaxHeads).value_or(0);
+  config.hidden_size = keys.integer(key("hidden_size"), 1, kMaxHidden);
+  config.intermediate_size = family.gated
+      ? keys.integer(key("intermediate_size"), 1, kMaxIntermediate)
+      : keys.optional_integer(key("intermediate_size"), 1, kMaxIntermediate)
+            .value_or(4 * config.hidden_size);
+  config.num_hidden_layers = keys.integer(key("num_hidden_layers"), 1, kMaxLayers);
+  config.num_attention_heads = keys.integer(key("num_attention_heads"), 1, kMaxHeads);
+  if (family.rotary) {
+    config.num_key_value_heads =
+        keys.optional_integer("num_key_value_heads", 1, kMaxHeads).value_or(0);
+    config.head_dim = keys.optional_integer("head_dim", 1, kMaxHeads)
+                          .value_or(keys.is_null("head_dim") ? 0 : family.head_dim);
+    config.rope = parse_rope(keys, file);
+  } else {
+    config.residual_dropout = keys.number("resid_pdrop", 0.0, 1.0).value_or(family.dropout);
+    config.embedding_dropout = keys.number("embd_pdrop", 0.0, 1.0).value_or(family.dropout);
+  }
   config.max_position_embeddings =
-      keys.optional_integer("max_position_embeddings", 1, kMaxPositions)
-          .value_or(config.max_position_embeddings);
-  config.rms_norm_eps = keys.number("rms_norm_eps", 0.0, 1.0).value_or(config.rms_norm_eps);
-  config.tie_word_embeddings = keys.boolean("tie_word_embeddings").value_or(false);
-  config.attention_bias = keys.boolean("attention_bias").value_or(false);
-  config.mlp_bias = keys.boolean("mlp_bias").value_or(false);
-  config.attention_dropout = keys.number("attention_dropout", 0.0, 1.0).value_or(0.0);
-  config.hidden_act =
-      look_up(kActs, keys, "hidden_act", keys.string("hidden_act").value_or("silu"));
+      keys.optional_integer(key("max_position_embeddings"), 1, kMaxPositions)
+          .value_or(family.max_position_embeddings);
+  config.norm_eps = keys.number(key("rms_norm_eps"), 0.0, 1.0).value_or(family.norm_eps);
+  config.tie_word_embeddings =
+      keys.boolean("tie_word_embeddings").value_or(family.tie_word_embeddings);
+  config.qkv_bias = parse_attention_bias(keys, family.qkv_bias, family.output_bias);
+  config.output_bias = parse_attention_bias(keys, family.output_bias, family.qkv_bias);
+  config.mlp_bias = parse_bias(keys, "mlp_bias", family.mlp_bias);
+  config.attention_dropout =
+      keys.number(key("attention_dropout"), 0.0, 1.0).value_or(family.dropout);
+  config.hidden_act = parse_activation(keys, family);
   config.initializer_range =
       keys.number("initializer_range", 0.0, 10.0).value_or(config.initializer_range);
   config.dtype = parse_dtype(keys);
-  config.rope = parse_rope(keys, file);
-  refuse_unsupported(keys, config.max_position_embeddings);
+  config.windows =
+      parse_windows(keys, family, config.num_hidden_layers, config.max_position_embeddings);
+  refuse_unsupported(keys);
   return complete_decoder_config(config, file);
 }
 
@@ -389,119 +397,71 @@ DecoderConfig complete_decoder_config(DecoderConfig config, const std::string& o
   if (config.num_key_value_heads == 0) {
     config.num_key_value_heads = config.num_attention_heads;
   }
-  if (config.num_key_value_heads < 1 ||
-      config.num_attention_heads % config.num_key_value_heads != 0) {
-    throw UserError(
-        "{}: num_attention_heads is {}, but must be a multiple of num_key_value_heads ({})",
-        origin,
-        config.num_attention_heads,
-        config.num_key_value_heads);
-  }
-  if (config.hidden_size % config.num_attention_heads != 0) {
-    throw UserError(
-        "{}: hidden_size is {}, but must be a multiple of num_attention_heads ({})",
-        origin,
-        config.hidden_size,
-        config.num_attention_heads);
-  }
   if (config.head_dim == 0) {
+    if (config.hidden_size % config.num_attention_heads != 0) {
+      throw UserError(
+          "{}: hidden_size is {}, but must be a multiple of num_attention_heads ({})",
+          origin,
+          config.hidden_size,
+          config.num_attention_heads);
+    }
     config.head_dim = config.hidden_size / config.num_attention_heads;
   }
-  check_range(origin, "head_dim", config.head_dim, 1, kMaxHeads);
-  if (config.head_dim % 2 != 0) {
+  check_heads(config, origin);
+  if (!(config.norm_eps > 0.0 && config.norm_eps <= 1.0)) {
     throw UserError(
-        "{}: head_dim is {}, but rotary embedding needs an even one", origin, config.head_dim);
-  }
-  if (!(config.rms_norm_eps > 0.0 && config.rms_norm_eps <= 1.0)) {
-    throw UserError(
-        "{}: rms_norm_eps is {}, but must be above 0 and at most 1", origin, config.rms_norm_eps);
-  }
-  if (!(config.attention_dropout >= 0.0 && config.attention_dropout < 1.0)) {
-    throw UserError(
-        "{}: attention_dropout is {}, but must be at least 0 and below 1",
+        "{}: {} is {}, but must be above 0 and at most 1",
         origin,
-        config.attention_dropout);
+        config.family->spelled("rms_norm_eps"),
+        config.norm_eps);
   }
+  check_share(origin, config.family->spelled("attention_dropout"), config.attention_dropout);
+  check_share(origin, "resid_pdrop", config.residual_dropout);
+  check_share(origin, "embd_pdrop", config.embedding_dropout);
   if (!(config.initializer_range >= 0.0 && config.initializer_range <= 10.0)) {
     throw UserError(
         "{}: initializer_range is {}, but must be from 0 to 10", origin, config.initializer_range);
   }
-  check_rope(config.rope, config, origin);
+  if (config.family->rotary) {
+    check_rope(config.rope, config.head_dim, origin);
+  }
+  check_windows(config, origin);
   return config;
 }
 
+std::vector<int64_t> layer_windows(int64_t layers, int64_t window, int64_t first) {
+  if (window == 0 || first >= layers) {
+    return {};
+  }
+  std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
+  std::fill(windows.begin() + first, windows.end(), window);
+  return windows;
+}
+
 std::string write_decoder_config(const DecoderConfig& config) {
-  // Null token ids: absent ones would become 1 and 2, transformers' defaults.
-  const nlohmann::json json = {
-      {"architectures", {kArchitecture}},
-      {"attention_bias", config.attention_bias},
-      {"attention_dropout", config.attention_dropout},
-      {"bos_token_id", nullptr},
-      {"dtype", first_name(kDtypes, config.dtype)},
-      {"eos_token_id", nullptr},
-      {"head_dim", config.head_dim},
-      {"hidden_act", name_of(config.hidden_act)},
-      {"hidden_size", config.hidden_size},
-      {"initializer_range", config.initializer_range},
-      {"intermediate_size", config.intermediate_size},
-      {"max_position_embeddings", config.max_position_embeddings},
-      {"mlp_bias", config.mlp_bias},
-      {"model_type", kModelType},
-      {"num_attention_heads", config.num_attention_heads},
-      {"num_hidden_layers", config.num_hidden_layers},
-      {"num_key_value_heads", config.num_key_value_heads},
-      {"pad_token_id", nullptr},
-      {"rms_norm_eps", config.rms_norm_eps},
-      {"rope_scaling", encode_rope(config.rope)},
-      {"rope_theta", config.rope.theta},
-      {"tie_word_embeddings", config.tie_word_embeddings},
-      {"use_cache", true},
-      {"vocab_size", config.vocab_size},
-  };
+  const DecoderFamily& family = *config.family;
+  nlohmann::json json = nlohmann::json::object();
+  const nlohmann::json common = common_keys(config);
+  for (const auto& [key, value] : common.items()) {
+    json[family.spelled(key)] = value;
+  }
+  if (family.rotary) {
+    json["head_dim"] = config.head_dim;
+    json["num_key_value_heads"] = config.num_key_value_heads;
+    json["rope_scaling"] = encode_rope(config.rope);
+    json["rope_theta"] = config.rope.theta;
+  } else {
+    json["resid_pdrop"] = config.residual_dropout;
+    json["embd_pdrop"] = config.embedding_dropout;
+  }
+  if (family.qkv_bias == Presence::kByConfig) {
+    json["attention_bias"] = config.qkv_bias;
+  }
+  if (family.mlp_bias == Presence::kByConfig) {
+    json["mlp_bias"] = config.mlp_bias;
+  }
+  add_windows(json, config);
   return json.dump(2) + "\n";
-}
-
-std::vector<TensorDeclaration> decoder_tensors(const DecoderConfig& config) {
-  std::vector<TensorDeclaration> tensors;
-  const auto add = [&](std::string name, std::vector<int64_t> shape) {
-    tensors.push_back({std::move(name), config.dtype, std::move(shape)});
-  };
-  const auto add_linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
-    add(name + ".weight", {out, in});
-    if (bias) {
-      add(name + ".bias", {out});
-    }
-  };
-  const int64_t hidden = config.hidden_size;
-  const int64_t inner = config.intermediate_size;
-  const int64_t query = config.num_attention_heads * config.head_dim;
-  const int64_t key = config.num_key_value_heads * config.head_dim;
-  add("model.embed_tokens.weight", {config.vocab_size, hidden});
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = fmt::format("model.layers.{}.", layer);
-    add(prefix + "input_layernorm.weight", {hidden});
-    add_linear(prefix + "self_attn.q_proj", query, hidden, config.attention_bias);
-    add_linear(prefix + "self_attn.k_proj", key, hidden, config.attention_bias);
-    add_linear(prefix + "self_attn.v_proj", key, hidden, config.attention_bias);
-    add_linear(prefix + "self_attn.o_proj", hidden, query, config.attention_bias);
-    add(prefix + "post_attention_layernorm.weight", {hidden});
-    add_linear(prefix + "mlp.gate_proj", inner, hidden, config.mlp_bias);
-    add_linear(prefix + "mlp.up_proj", inner, hidden, config.mlp_bias);
-    add_linear(prefix + "mlp.down_proj", hidden, inner, config.mlp_bias);
-  }
-  add("model.norm.weight", {hidden});
-  if (!config.tie_word_embeddings) {
-    add("lm_head.weight", {config.vocab_size, hidden});
-  }
-  return tensors;
-}
-
-int64_t parameter_count(const DecoderConfig& config) {
-  int64_t count = 0;
-  for (const TensorDeclaration& tensor : decoder_tensors(config)) {
-    count += tensor.elements();
-  }
-  return count;
 }
 
 } // namespace palimpsest

@@ -23,7 +23,8 @@ constexpr int64_t kMaxJsonBytes = int64_t{256} << 20;
 
 /// Buffers that the model computes itself; old files still carry them.
 bool is_ignored(std::string_view name) {
-  return name.ends_with("rotary_emb.inv_freq");
+  return name.ends_with("rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+      name.ends_with(".attn.masked_bias"); // GPT-2's causal mask
 }
 
 [[noreturn]] void throw_faults(const std::string& first, const std::vector<std::string>& faults) {
@@ -199,23 +200,35 @@ void HfFolder::forget(std::string_view name) const {
   files_[found.file]->forget(found.tensor);
 }
 
-void HfFolder::settle_head(bool tie_word_embeddings) {
+void HfFolder::settle_names(std::string_view base) {
+  if (std::ranges::any_of(
+          tensors_, [&](const auto& entry) { return entry.first.starts_with(base); })) {
+    return;
+  }
+  std::map<std::string, Entry, std::less<>> named;
+  for (auto& [name, entry] : tensors_) {
+    named.emplace(name == kHeadName ? name : fmt::format("{}{}", base, name), std::move(entry));
+  }
+  tensors_ = std::move(named);
+}
+
+void HfFolder::settle_head(bool tie_word_embeddings, std::string_view embedding) {
   if (!tie_word_embeddings || !tensors_.contains(kHeadName)) {
     return;
   }
-  const bool has_embedding = tensors_.contains(kEmbeddingName);
-  if (has_embedding && !equal_tensors(*this, kHeadName, kEmbeddingName)) {
+  const bool has_embedding = tensors_.contains(embedding);
+  if (has_embedding && !equal_tensors(*this, kHeadName, embedding)) {
     throw UserError(
         "{}: config.json ties {} to {}, but the two differ; set tie_word_embeddings to false to "
         "train them apart, or remove the wrong one",
         path_.string(),
         kHeadName,
-        kEmbeddingName);
+        embedding);
   }
   auto head = tensors_.extract(tensors_.find(kHeadName));
   if (!has_embedding) {
-    head.key() = kEmbeddingName;
-    head.mapped().tensor.name = kEmbeddingName;
+    head.key() = embedding;
+    head.mapped().tensor.name = embedding;
     tensors_.insert(std::move(head));
   }
 }

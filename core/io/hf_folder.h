@@ -5,7 +5,7 @@
 //
 //   HfFolder folder("Llama-3.2-1B");
 //   DecoderConfig config = parse_decoder_config(folder.config_text(), folder.config_path());
-//   folder.settle_head(config.tie_word_embeddings);
+//   settle_folder(folder, config);                       // decoder_tensors.h
 //   folder.compare_with(decoder_tensors(config));
 //   std::span<const std::byte> bytes = folder.bytes("model.norm.weight");
 //
@@ -35,7 +35,7 @@ inline constexpr std::string_view kHeadName = "lm_head.weight";
 
 class HfFolder {
  public:
-  /// One tensor and the file that holds it (an index into files()).
+  /// One tensor, under the name that its file has for it, and that file (an index into files()).
   struct Entry {
     size_t file = 0;
     StoredTensor tensor;
@@ -65,8 +65,8 @@ class HfFolder {
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const {
     return files_;
   }
-  /// By name. Buffers that a model computes itself and old files still carry (names ending in
-  /// `rotary_emb.inv_freq`) are left out.
+  /// By the model's name. Buffers that a model computes itself and old files still carry (names
+  /// ending in `rotary_emb.inv_freq`, `.attn.bias` and `.attn.masked_bias`) are left out.
   const std::map<std::string, Entry, std::less<>>& tensors() const {
     return tensors_;
   }
@@ -77,11 +77,15 @@ class HfFolder {
   /// The tensor's bytes will not be needed soon.
   void forget(std::string_view name) const;
 
+  /// Where no name begins with `base` ("model."), the folder was saved from the bare model: all names
+  /// but the head's get it.
+  void settle_names(std::string_view base);
+
   /// Brings embedding and head into one form. Tied: the folder may hold the embedding, the head or
   /// both with equal bytes, and afterwards tensors() holds the embedding only; both with different
   /// values is a UserError, since training would silently drop one of them. Not tied: nothing to
   /// do.
-  void settle_head(bool tie_word_embeddings);
+  void settle_head(bool tie_word_embeddings, std::string_view embedding = kEmbeddingName);
 
   /// UserError listing at once every tensor that is missing, unexpected, or of another shape.
   /// Dtypes are not compared, but one that is not F32, F16 or BF16 is listed: it is no plain
@@ -117,7 +121,8 @@ struct HfFolderLayout {
   std::map<std::string, std::string> small_files = {};
 };
 
-/// The layout that gives `source` back: same files, tensors, dtypes and config.
+/// The layout that gives `source` back: same files, tensors with their files' names, dtypes and
+/// config.
 HfFolderLayout layout_like(const HfFolder& source);
 
 /// The layout of a new model: one file, or several of at most `max_file_bytes` (at least one tensor

@@ -4,6 +4,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 
@@ -29,10 +30,19 @@ void check_ids(const at::Tensor& ids, int64_t vocabulary) {
   }
 }
 
+// As transformers has it: the scale is a tensor of the dtype.
+double rounded(double scale, at::ScalarType dtype) {
+  return at::scalar_tensor(scale, at::TensorOptions(dtype)).item<double>();
+}
+
 // A thread owns columns and walks through all ids, so rows that repeat need no care and the work is
 // even.
 template <typename T>
-void add_rows(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& grad_weight) {
+void add_rows(
+    const at::Tensor& ids,
+    const at::Tensor& dy,
+    const at::Tensor& grad_weight,
+    float scale) {
   constexpr int64_t kColumns = 64;
   const int64_t width = dy.size(1);
   const int64_t* id_of = ids.const_data_ptr<int64_t>();
@@ -44,7 +54,7 @@ void add_rows(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& gra
     for (int64_t n = 0; n < ids.numel(); ++n) {
       float* target = sums + id_of[n] * width;
       for (int64_t c = first; c < last; ++c) {
-        target[c] += static_cast<float>(source[n * width + c]);
+        target[c] += scale * static_cast<float>(source[n * width + c]);
       }
     }
   });
@@ -52,16 +62,22 @@ void add_rows(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& gra
 
 } // namespace
 
-at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight) {
+at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale) {
   check_ids(ids, weight.size(0));
-  return at::index_select(weight, 0, ids);
+  at::Tensor rows = at::index_select(weight, 0, ids);
+  if (scale != 1) {
+    rows.mul_(rounded(scale, weight.scalar_type()));
+  }
+  return rows;
 }
 
 void embedding_backward(
     const at::Tensor& ids,
     const at::Tensor& dy,
-    const at::Tensor& grad_weight) {
+    const at::Tensor& grad_weight,
+    double scale) {
   check_ids(ids, grad_weight.size(0));
+  const double factor = scale == 1 ? 1 : rounded(scale, dy.scalar_type());
   check(
       dy.dim() == 2 && dy.size(0) == ids.numel() && dy.size(1) == grad_weight.size(1),
       "embedding_backward: dy has {} elements for {} ids of width {}",
@@ -71,13 +87,14 @@ void embedding_backward(
   if (dy.is_cpu() && is_fast_dtype(dy.scalar_type()) && grad_weight.is_contiguous() &&
       grad_weight.scalar_type() == at::kFloat) {
     with_type(dy.scalar_type(), [&](auto type) {
-      add_rows<decltype(type)>(ids.contiguous(), dy.contiguous(), grad_weight);
+      add_rows<decltype(type)>(
+          ids.contiguous(), dy.contiguous(), grad_weight, static_cast<float>(factor));
     });
     return;
   }
   // By way of the host where the device's index_add_ is not deterministic.
   const at::Tensor sums = grad_weight.cpu();
-  sums.index_add_(0, ids.cpu(), dy.cpu().to(sums.scalar_type()));
+  sums.index_add_(0, ids.cpu(), dy.cpu().to(sums.scalar_type()).mul(factor));
   grad_weight.copy_(sums);
 }
 

@@ -9,12 +9,16 @@
 
 namespace palimpsest::kernels {
 
-/// ids int64 [N] in [0,V), weight [V,H] -> [N,H]. An id out of range throws InternalError: data
+/// ids int64 [N] in [0,V), weight [V,H] -> [N,H], times `scale` rounded to the weight's dtype. An id out of range throws InternalError: data
 /// checks first.
-at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight);
+at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale = 1);
 
-/// Adds row n of dy [N,H] into row ids[n] of the fp32 grad_weight [V,H], in the order of n: the
+/// Adds row n of dy [N,H], times the same scale, into row ids[n] of the fp32 grad_weight [V,H], in the order of n: the
 /// bits depend on neither timing nor thread count.
-void embedding_backward(const at::Tensor& ids, const at::Tensor& dy, const at::Tensor& grad_weight);
+void embedding_backward(
+    const at::Tensor& ids,
+    const at::Tensor& dy,
+    const at::Tensor& grad_weight,
+    double scale = 1);
 
 } // namespace palimpsest::kernels

@@ -2,10 +2,10 @@
 
 #include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/core/kernels/linear.h>
-#include <palimpsest/core/kernels/norm.h>
 #include <palimpsest/core/models/block_support.h>
 #include <palimpsest/core/models/weight_jobs.h>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <fmt/format.h>
@@ -18,20 +18,33 @@ namespace {
 
 enum DropoutCall : uint32_t { kProbabilities, kResidual };
 
-/// The parts of a fused [B,T,heads + 2 kv_heads,D] tensor, as views.
+/// q, k and v as views [B,T,heads,D]. q and k lie in the rows of `qk`: before v in those of `qkv`, or
+/// apart.
 struct Heads {
-  Heads(const at::Tensor& qkv, const at::Tensor& x, const AttentionShape& shape)
-      : all(qkv.view(
-            {x.size(0), x.size(1), shape.num_heads + 2 * shape.num_kv_heads, shape.head_dim})),
-        rotated(all.narrow(2, 0, shape.num_heads + shape.num_kv_heads)),
-        q(all.narrow(2, 0, shape.num_heads)), k(all.narrow(2, shape.num_heads, shape.num_kv_heads)),
-        v(all.narrow(2, shape.num_heads + shape.num_kv_heads, shape.num_kv_heads)) {}
-  at::Tensor all;
+  Heads(
+      const at::Tensor& qk,
+      const at::Tensor& qkv,
+      const at::Tensor& x,
+      const AttentionShape& shape) {
+    const auto part = [&](const at::Tensor& rows, int64_t first, int64_t count) {
+      return rows.view({x.size(0), x.size(1), -1, shape.head_dim}).narrow(2, first, count);
+    };
+    const int64_t both = shape.num_heads + shape.num_kv_heads;
+    rotated = part(qk, 0, both);
+    q = part(qk, 0, shape.num_heads);
+    k = part(qk, shape.num_heads, shape.num_kv_heads);
+    v = part(qkv, both, shape.num_kv_heads);
+  }
   at::Tensor rotated; // q and k
   at::Tensor q;
   at::Tensor k;
   at::Tensor v;
 };
+
+/// [B,T,heads,D] as the view [B*T,heads,D] that a norm of heads takes.
+at::Tensor rows_of(const at::Tensor& heads) {
+  return heads.flatten(0, 1);
+}
 
 kernels::AttentionDropout probability_dropout(
     const AttentionShape& shape,
@@ -46,6 +59,13 @@ double scale_of(const AttentionShape& shape) {
 
 } // namespace
 
+/// What the norms of heads make of q and k.
+struct AttentionBlock::Turned {
+  at::Tensor qk; // [R, (heads + kv_heads) * D], rotated
+  at::Tensor q_rstd; // [R * heads]
+  at::Tensor k_rstd; // [R * kv_heads]
+};
+
 class AttentionBlock::AttentionTape : public Tape {
  public:
   AttentionTape(const AttentionBlock& block, bool graded) : block_(block), graded_(graded) {}
@@ -58,7 +78,15 @@ class AttentionBlock::AttentionTape : public Tape {
 
   std::vector<at::Tensor*> tensors() override {
     std::vector<at::Tensor*> result = jobs_.tensors();
-    for (at::Tensor* tensor : {&normed, &rstd, &qkv, &attended, &logsumexp}) {
+    for (at::Tensor* tensor :
+         {&normed,
+          &statistics,
+          &qkv,
+          &turned.qk,
+          &turned.q_rstd,
+          &turned.k_rstd,
+          &attended,
+          &logsumexp}) {
       if (tensor->defined()) {
         result.push_back(tensor);
       }
@@ -67,12 +95,14 @@ class AttentionBlock::AttentionTape : public Tape {
   }
 
   at::Tensor normed; // [R,H]; full tapes only
-  at::Tensor rstd; // [R]
-  at::Tensor qkv; // [R, (heads + 2 kv_heads) * D], rotated
+  at::Tensor statistics; // [R] or [R,2]
+  at::Tensor qkv; // [R, (heads + 2 kv_heads) * D], rotated unless heads are normed
+  Turned turned; // full tapes only
   at::Tensor attended; // [B,T,heads,D]
   at::Tensor logsumexp; // [B,heads,T]
 
  private:
+  at::Tensor attended_gradient(const at::Tensor& dy, const BlockContext& context);
   at::Tensor qkv_gradient(const at::Tensor& dy, const at::Tensor& x, const BlockContext& context);
 
   const AttentionBlock& block_;
@@ -86,6 +116,33 @@ AttentionBlock::AttentionBlock(
     std::shared_ptr<RotaryCache> rotary)
     : shape_(shape), weights_(weights), rotary_(std::move(rotary)) {}
 
+/// Norms each head of q and k, where the model does, and rotates. Without norms they are rotated in
+/// their place and the result is empty.
+AttentionBlock::Turned AttentionBlock::turn(
+    const at::Tensor& qkv,
+    const at::Tensor& x,
+    const BlockContext& context) const {
+  Turned turned;
+  if (weights_.q_norm.present()) {
+    turned.qk = at::empty(
+        {qkv.size(0), (shape_.num_heads + shape_.num_kv_heads) * shape_.head_dim}, qkv.options());
+    const Heads from(qkv, qkv, x, shape_);
+    const Heads to(turned.qk, qkv, x, shape_);
+    const auto norm = [](const at::Tensor& y, const at::Tensor& heads, const Norm& by) {
+      return kernels::rms_norm_forward_out(
+          rows_of(y), rows_of(heads), by.gain.view(), by.eps, by.rms_gain());
+    };
+    turned.q_rstd = norm(to.q, from.q, weights_.q_norm);
+    turned.k_rstd = norm(to.k, from.k, weights_.k_norm);
+  }
+  if (rotary_ != nullptr) {
+    const at::Tensor& qk = turned.qk.defined() ? turned.qk : qkv;
+    kernels::rotary_forward_(
+        Heads(qk, qkv, x, shape_).rotated, rotary_->table(x.size(1)), positions_of(context));
+  }
+  return turned;
+}
+
 ForwardResult AttentionBlock::forward(
     TensorSpan inputs,
     const ForwardRequest& request,
@@ -96,22 +153,25 @@ ForwardResult AttentionBlock::forward(
   }
   const at::Tensor& x = inputs[0];
   const at::Tensor rows = as_rows(x);
-  auto [normed, rstd] = kernels::rms_norm_forward(rows, weights_.norm.view(), shape_.rms_norm_eps);
+  auto [normed, statistics] = weights_.norm.forward(rows);
   at::Tensor qkv = kernels::linear_forward(normed, weights_.qkv.view(), weights_.qkv_bias.view());
   if (request.tape != TapeMode::kFull) {
     normed.reset();
   }
+  Turned turned = turn(qkv, x, context);
   kernels::AttentionOutput attention;
   {
-    const Heads heads(qkv, x, shape_);
-    kernels::rotary_forward_(heads.rotated, rotary_->table(x.size(1)));
+    const Heads heads(turned.qk.defined() ? turned.qk : qkv, qkv, x, shape_);
     attention = kernels::attention_forward(
         heads.q,
         heads.k,
         heads.v,
         scale_of(shape_),
-        {.causal = true},
+        mask(context),
         probability_dropout(shape_, context));
+  }
+  if (request.tape != TapeMode::kFull) {
+    turned = {};
   }
   ForwardResult result;
   if (request.tape == TapeMode::kNone) {
@@ -119,8 +179,9 @@ ForwardResult AttentionBlock::forward(
   } else {
     auto tape = std::make_unique<AttentionTape>(*this, grades(request));
     tape->normed = std::move(normed);
-    tape->rstd = std::move(rstd);
+    tape->statistics = std::move(statistics);
     tape->qkv = std::move(qkv);
+    tape->turned = std::move(turned);
     tape->attended = attention.out;
     tape->logsumexp = std::move(attention.logsumexp);
     result.tape = std::move(tape);
@@ -152,43 +213,50 @@ Tensors AttentionBlock::AttentionTape::backward(
   at::Tensor dqkv = qkv_gradient(grad_outputs[0], inputs[0], context);
 
   if (!normed.defined() && weights.qkv.trainable()) {
-    normed = kernels::rms_norm_forward(rows, weights.norm.view(), block_.shape_.rms_norm_eps).y;
+    normed = weights.norm.forward(rows).y;
   }
   jobs_.linear(dqkv, normed, weights.qkv, weights.qkv_bias);
   normed.reset();
   if (!graded_ && !weights.norm.trainable()) {
-    rstd.reset();
+    statistics.reset();
     return {at::Tensor()};
   }
   const at::Tensor dnormed = kernels::linear_backward_input(dqkv, weights.qkv.view());
   dqkv.reset();
-  const at::Tensor dx = jobs_.rms_norm(
-      dnormed, rows, weights.norm, std::exchange(rstd, {}), as_rows(grad_outputs[0]));
+  const at::Tensor dx = jobs_.norm(
+      dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
   return {graded_ ? dx.view(inputs[0].sizes()) : at::Tensor()};
 }
 
-/// Back from the block's output to the gradient of q, k and v before the rotation. Frees what the
-/// tape held for it.
+/// Back through the output projection.
+at::Tensor AttentionBlock::AttentionTape::attended_gradient(
+    const at::Tensor& dy,
+    const BlockContext& context) {
+  const AttentionShape& shape = block_.shape_;
+  const AttentionWeights& weights = block_.weights_;
+  const at::Tensor branch = as_rows(
+      branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, kResidual, context)));
+  const int64_t width = shape.num_heads * shape.head_dim;
+  jobs_.linear(branch, attended.view({branch.size(0), width}), weights.output, weights.output_bias);
+  return kernels::linear_backward_input(branch, weights.output.view()).view(attended.sizes());
+}
+
+/// Back from the block's output to the gradient of q, k and v before norms and rotation. Frees what
+/// the tape held for it.
 at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
     const at::Tensor& dy,
     const at::Tensor& x,
     const BlockContext& context) {
   const AttentionShape& shape = block_.shape_;
   const AttentionWeights& weights = block_.weights_;
-  at::Tensor dattended;
-  {
-    const at::Tensor branch = as_rows(
-        branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, kResidual, context)));
-    const int64_t width = shape.num_heads * shape.head_dim;
-    jobs_.linear(
-        branch, attended.view({branch.size(0), width}), weights.output, weights.output_bias);
-    dattended =
-        kernels::linear_backward_input(branch, weights.output.view()).view(attended.sizes());
+  const at::Tensor dattended = attended_gradient(dy, context);
+  if (weights.q_norm.present() && !turned.qk.defined()) {
+    turned = block_.turn(qkv, x, context);
   }
   at::Tensor dqkv = at::empty_like(qkv);
-  const Heads gradients(dqkv, x, shape);
+  const Heads gradients(dqkv, dqkv, x, shape);
   {
-    const Heads heads(qkv, x, shape);
+    const Heads heads(turned.qk.defined() ? turned.qk : qkv, qkv, x, shape);
     kernels::attention_backward(
         dattended,
         heads.q,
@@ -197,14 +265,23 @@ at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
         attended,
         logsumexp,
         scale_of(shape),
-        {.causal = true},
+        block_.mask(context),
         probability_dropout(shape, context),
         {.dq = gradients.q, .dk = gradients.k, .dv = gradients.v});
   }
-  qkv.reset();
   attended.reset();
   logsumexp.reset();
-  kernels::rotary_backward_(gradients.rotated, block_.rotary_->table(x.size(1)));
+  if (block_.rotary_ != nullptr) {
+    kernels::rotary_backward_(
+        gradients.rotated, block_.rotary_->table(x.size(1)), positions_of(context));
+  }
+  if (weights.q_norm.present()) {
+    const Heads before(qkv, qkv, x, shape);
+    jobs_.head_norm(rows_of(gradients.q), rows_of(before.q), weights.q_norm, turned.q_rstd);
+    jobs_.head_norm(rows_of(gradients.k), rows_of(before.k), weights.k_norm, turned.k_rstd);
+    turned = {};
+  }
+  qkv.reset();
   return dqkv;
 }
 
@@ -216,8 +293,10 @@ double AttentionBlock::forward_flops(TensorSpan inputs) const {
   const double kv_width = static_cast<double>(shape_.num_kv_heads * shape_.head_dim);
   const double products =
       2 * static_cast<double>(shape_.hidden_size) * (2 * q_width + 2 * kv_width);
-  const double scores = 2 * q_width * (positions + 1); // scores and weighted sum, half of T keys
-  return rows * (products + scores);
+  // scores, and the weighted sum
+  const double scores =
+      4 * q_width * static_cast<double>(kernels::causal_pairs(x.size(1), shape_.window));
+  return rows * products + static_cast<double>(x.size(0)) * scores;
 }
 
 double AttentionBlock::value_flops(TensorSpan inputs) const {
@@ -227,11 +306,12 @@ double AttentionBlock::value_flops(TensorSpan inputs) const {
 
 std::string AttentionBlock::kind() const {
   return fmt::format(
-      "attention {} {}/{}x{}",
+      "attention {} {}/{}x{}{}",
       shape_.hidden_size,
       shape_.num_heads,
       shape_.num_kv_heads,
-      shape_.head_dim);
+      shape_.head_dim,
+      shape_.window == 0 ? "" : fmt::format(" window {}", shape_.window));
 }
 
 } // namespace palimpsest

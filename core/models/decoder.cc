@@ -1,12 +1,14 @@
 #include <palimpsest/core/models/decoder.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/io/hf_folder.h>
 #include <palimpsest/core/models/attention_block.h>
 #include <palimpsest/core/models/embedding_block.h>
 #include <palimpsest/core/models/head_block.h>
 #include <palimpsest/core/models/mlp_block.h>
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,29 +36,38 @@ namespace {
 class DecoderBuilder {
  public:
   DecoderBuilder(const DecoderConfig& config, const DecoderOptions& options)
-      : config_(config), options_(options),
+      : config_(config), family_(*config.family), options_(options),
         trainable_(options.trainable ? options.trainable : [](const std::string&) { return true; }),
-        rotary_(std::make_shared<RotaryCache>(
-            config.rope,
-            config.head_dim,
-            config.max_position_embeddings)) {}
+        rotary_(
+            family_.rotary ? std::make_shared<RotaryCache>(
+                                 config.rope,
+                                 config.head_dim,
+                                 config.max_position_embeddings)
+                           : nullptr) {}
 
   Chain build() {
     const ParamRef table = add_embedding();
     for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
-      const std::string name = "model.layers." + std::to_string(layer);
       const int first = chain_.terminal_index();
-      add_attention(name);
-      add_mlp(name);
-      chain_.layers.push_back({.name = name, .blocks = {first, chain_.terminal_index()}});
+      add_attention(layer);
+      add_mlp(layer);
+      chain_.layers.push_back(
+          {.name = layer_name(config_, layer), .blocks = {first, chain_.terminal_index()}});
     }
     add_head(table);
     return std::move(chain_);
   }
 
  private:
-  BlockUnits units(const std::string& name, const std::vector<std::vector<Parameter>>& groups) {
-    return add_units(chain_, name, groups, options_.compute, trainable_);
+  BlockUnits units(const std::string& name, const std::vector<TensorGroup>& groups) {
+    std::vector<std::vector<Parameter>> parameters;
+    for (const TensorGroup& group : groups) {
+      parameters.emplace_back();
+      for (const TensorDeclaration& tensor : group) {
+        parameters.back().push_back({.name = tensor.name, .shape = tensor.shape});
+      }
+    }
+    return add_units(chain_, name, parameters, options_.compute, trainable_);
   }
 
   /// A block that reads the one before it, and needs that again in its backward.
@@ -71,125 +82,112 @@ class DecoderBuilder {
          .units = std::move(unit_numbers)});
   }
 
-  /// The weights of linear layers that are one product, and their biases where there are any.
-  struct Linear {
-    std::vector<Parameter> weights;
-    std::vector<Parameter> biases;
-  };
-  static Linear linear(
-      const std::vector<std::pair<std::string, int64_t>>& names_and_rows,
-      int64_t columns,
-      bool bias) {
-    Linear result;
-    for (const auto& [name, rows] : names_and_rows) {
-      result.weights.push_back({.name = name + ".weight", .shape = {rows, columns}});
-      if (bias) {
-        result.biases.push_back({.name = name + ".bias", .shape = {rows}});
-      }
-    }
-    return result;
+  uint32_t next_block() const {
+    return static_cast<uint32_t>(chain_.terminal_index());
   }
-
-  Parameter norm(const std::string& name) const {
-    return {.name = name + ".weight", .shape = {config_.hidden_size}};
+  Norm norm(const ParamRef& gain, const ParamRef& bias) const {
+    return {.gain = gain, .bias = bias, .kind = family_.norm, .eps = config_.norm_eps};
+  }
+  /// A linear layer's weight as [out, in].
+  ParamRef weight(const ParamRef& stored) const {
+    return family_.weights_in_out ? stored.transposed() : stored;
   }
 
   ParamRef add_embedding() {
-    const BlockUnits made = units(
-        "model.embed_tokens",
-        {{{.name = std::string(kEmbeddingName),
-           .shape = {config_.vocab_size, config_.hidden_size}}}});
-    add(std::make_unique<EmbeddingBlock>(made.refs[0]), "model.embed_tokens", made.units);
+    const TensorDeclaration table = embedding_tensor(config_);
+    const std::string name = table.name.substr(0, table.name.rfind('.'));
+    BlockUnits made = units(name, {{table}});
+    ParamRef positions;
+    if (const TensorGroup learned = position_tensor(config_); !learned.empty()) {
+      // apart from the table, which a tied head shares
+      const std::string& full = learned.front().name;
+      const BlockUnits more = units(full.substr(0, full.rfind('.')), {learned});
+      positions = more.refs[0];
+      made.units.push_back(more.units[0]);
+    }
+    const double scale =
+        family_.scales_embedding ? std::sqrt(static_cast<double>(config_.hidden_size)) : 1;
+    add(std::make_unique<EmbeddingBlock>(
+            EmbeddingShape{
+                .scale = scale, .dropout = options_.embedding_dropout, .block = next_block()},
+            EmbeddingWeights{.table = made.refs[0], .positions = positions}),
+        name,
+        made.units);
     chain_.blocks.back().backward_reads_units = false;
     return made.refs[0];
   }
 
-  void add_attention(const std::string& layer) {
-    const std::string name = layer + ".self_attn";
-    const int64_t q_rows = config_.num_attention_heads * config_.head_dim;
-    const int64_t kv_rows = config_.num_key_value_heads * config_.head_dim;
-    const Linear qkv = linear(
-        {{name + ".q_proj", q_rows}, {name + ".k_proj", kv_rows}, {name + ".v_proj", kv_rows}},
-        config_.hidden_size,
-        config_.attention_bias);
-    const Linear output =
-        linear({{name + ".o_proj", config_.hidden_size}}, q_rows, config_.attention_bias);
+  void add_attention(int64_t layer) {
+    const AttentionTensors of = attention_tensors(config_, layer);
     const BlockUnits made = units(
-        name,
-        {{norm(layer + ".input_layernorm")},
-         qkv.weights,
-         qkv.biases,
-         output.weights,
-         output.biases});
+        of.name,
+        {of.norm,
+         of.norm_bias,
+         of.qkv,
+         of.qkv_bias,
+         of.q_norm,
+         of.k_norm,
+         of.output,
+         of.output_bias});
     const AttentionShape shape{
         .hidden_size = config_.hidden_size,
         .num_heads = config_.num_attention_heads,
         .num_kv_heads = config_.num_key_value_heads,
         .head_dim = config_.head_dim,
-        .rms_norm_eps = config_.rms_norm_eps,
+        .window = config_.window(layer),
         .attention_dropout = config_.attention_dropout,
         .residual_dropout = options_.residual_dropout,
-        .block = static_cast<uint32_t>(chain_.terminal_index())};
-    add(std::make_unique<AttentionBlock>(
-            shape,
-            AttentionWeights{made.refs[0], made.refs[1], made.refs[2], made.refs[3], made.refs[4]},
-            rotary_),
-        name,
-        made.units);
+        .block = next_block()};
+    const AttentionWeights weights{
+        .norm = norm(made.refs[0], made.refs[1]),
+        .qkv = weight(made.refs[2]),
+        .qkv_bias = made.refs[3],
+        .q_norm = norm(made.refs[4], {}),
+        .k_norm = norm(made.refs[5], {}),
+        .output = weight(made.refs[6]),
+        .output_bias = made.refs[7]};
+    add(std::make_unique<AttentionBlock>(shape, weights, rotary_), of.name, made.units);
   }
 
-  void add_mlp(const std::string& layer) {
-    const std::string name = layer + ".mlp";
-    const int64_t width = config_.intermediate_size;
-    const Linear gate_up = linear(
-        {{name + ".gate_proj", width}, {name + ".up_proj", width}},
-        config_.hidden_size,
-        config_.mlp_bias);
-    const Linear down =
-        linear({{name + ".down_proj", config_.hidden_size}}, width, config_.mlp_bias);
-    const BlockUnits made = units(
-        name,
-        {{norm(layer + ".post_attention_layernorm")},
-         gate_up.weights,
-         gate_up.biases,
-         down.weights,
-         down.biases});
+  void add_mlp(int64_t layer) {
+    const MlpTensors of = mlp_tensors(config_, layer);
+    const BlockUnits made =
+        units(of.name, {of.norm, of.norm_bias, of.inner, of.inner_bias, of.down, of.down_bias});
     const MlpShape shape{
         .hidden_size = config_.hidden_size,
-        .intermediate_size = width,
-        .rms_norm_eps = config_.rms_norm_eps,
+        .intermediate_size = config_.intermediate_size,
+        .gated = family_.gated,
         .activation = activation_of(config_.hidden_act),
         .residual_dropout = options_.residual_dropout,
-        .block = static_cast<uint32_t>(chain_.terminal_index())};
-    add(std::make_unique<MlpBlock>(
-            shape,
-            MlpWeights{made.refs[0], made.refs[1], made.refs[2], made.refs[3], made.refs[4]}),
-        name,
-        made.units);
+        .block = next_block()};
+    const MlpWeights weights{
+        .norm = norm(made.refs[0], made.refs[1]),
+        .inner = weight(made.refs[2]),
+        .inner_bias = made.refs[3],
+        .down = weight(made.refs[4]),
+        .down_bias = made.refs[5]};
+    add(std::make_unique<MlpBlock>(shape, weights), of.name, made.units);
   }
 
   void add_head(const ParamRef& table) {
-    std::vector<std::vector<Parameter>> groups = {{norm("model.norm")}};
-    if (!config_.tie_word_embeddings) {
-      groups.push_back(
-          {{.name = std::string(kHeadName), .shape = {config_.vocab_size, config_.hidden_size}}});
-    }
-    BlockUnits made = units("lm_head", groups);
-    if (config_.tie_word_embeddings) {
-      made.refs.push_back(table);
+    const HeadTensors of = head_tensors(config_);
+    BlockUnits made = units("lm_head", {of.norm, of.norm_bias, of.weight});
+    if (of.weight.empty()) {
+      made.refs[2] = table;
       made.units.push_back(chain_.blocks.front().units.front());
     }
     chain_.terminal = std::make_unique<HeadBlock>(
-        HeadShape{.rms_norm_eps = config_.rms_norm_eps, .chunk_bytes = options_.head_chunk_bytes},
-        HeadWeights{.norm = made.refs[0], .weight = made.refs[1]});
+        HeadShape{.chunk_bytes = options_.head_chunk_bytes},
+        HeadWeights{.norm = norm(made.refs[0], made.refs[1]), .weight = made.refs[2]});
     chain_.terminal_reads = {{chain_.terminal_index() - 1, 0}};
     chain_.terminal_units = made.units;
   }
 
   const DecoderConfig& config_;
+  const DecoderFamily& family_;
   const DecoderOptions& options_;
   TrainableFilter trainable_;
-  std::shared_ptr<RotaryCache> rotary_;
+  std::shared_ptr<RotaryCache> rotary_; // none where positions are learned
   Chain chain_;
 };
 
@@ -204,11 +202,20 @@ void initialise_decoder(
     const DecoderConfig& config,
     uint64_t seed,
     const UnitSource& source) {
+  const DecoderFamily& family = *config.family;
+  const double gain = family.norm == NormKind::kRmsOnePlus ? 0 : 1;
+  double output_std = config.initializer_range;
+  if (family.scales_output_init) {
+    output_std /= std::sqrt(2.0 * static_cast<double>(config.num_hidden_layers));
+  }
+  const std::string output = fmt::format(".{}.weight", family.names->output);
+  const std::string down = fmt::format(".{}.weight", family.names->down);
   initialise(chain, source, seed, [&](const Parameter& parameter) -> Initial {
     if (parameter.shape.size() > 1) {
-      return {.std = config.initializer_range};
+      const bool adds = parameter.name.ends_with(output) || parameter.name.ends_with(down);
+      return {.std = adds ? output_std : config.initializer_range};
     }
-    return {.value = parameter.name.ends_with(".bias") ? 0.0 : 1.0};
+    return {.value = parameter.name.ends_with(".bias") ? 0.0 : gain};
   });
 }
 

@@ -1,17 +1,20 @@
 #pragma once
 
-// A decoder of the LLaMA family as a chain: embedding, per layer attention and MLP, head with loss.
+// A decoder of any family as a chain: embedding, per layer attention and MLP, head with loss.
 //
 //   Chain chain = build_decoder(config, {.compute = at::kBFloat16});
 //   initialise_decoder(chain, config, /*seed=*/42, source);      // or load_weights (weights.h)
 //
-// Parameters carry Hugging Face's names. A block's parameters are one unit (norm gain and weights;
-// q, k, v and gate, up are neighbours, so that each is one product); a tied embedding is a unit of
-// its own that the head shares, whose norm then has its own. Layer N is named model.layers.N and
-// runs over two blocks.
+// What a family does differently stands in its DecoderFamily; here its entries become the shapes and
+// weights of the same few blocks. Parameters carry Hugging Face's names. A block's parameters are one
+// unit (norm gain and weights; q, k, v and gate, up are neighbours, so that each is one product); a
+// tied embedding is a unit of its own that the head shares, whose norm then has its own, and so are
+// learned positions. Layer N is named model.layers.N (GPT-2: transformer.h.N) and runs over two
+// blocks.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/decoder_config.h>
+#include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/kernels/activation.h>
 #include <palimpsest/core/models/param_ref.h>
 #include <palimpsest/core/models/weights.h>
@@ -24,7 +27,8 @@ namespace palimpsest {
 
 struct DecoderOptions {
   at::ScalarType compute = at::kFloat; // or at::kBFloat16: of parameters and activations
-  double residual_dropout = 0; // after o_proj and down_proj
+  double residual_dropout = 0; // of what attention and MLP add
+  double embedding_dropout = 0;
   TrainableFilter trainable = {}; // empty: all parameters
   int64_t head_chunk_bytes = int64_t{16} << 20; // of one chunk's logits
 };
@@ -35,7 +39,7 @@ kernels::Activation activation_of(HiddenAct act);
 Chain build_decoder(const DecoderConfig& config, const DecoderOptions& options = {});
 
 /// As transformers initialises the family: linear and embedding weights N(0, initializer_range^2),
-/// biases 0, norm gains 1.
+/// GPT-2's output projections smaller by sqrt(2 layers), biases 0, norm gains 1 (Gemma's 1 + 0).
 void initialise_decoder(
     Chain& chain,
     const DecoderConfig& config,

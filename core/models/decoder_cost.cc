@@ -1,6 +1,7 @@
 #include <palimpsest/core/models/decoder_cost.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/core/models/head_block.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ int64_t rounded_up(int64_t number, int64_t divisor) {
   return (number + divisor - 1) / divisor;
 }
 
-/// A norm's backward sums the gain's gradient by groups of rows (core/kernels/norm.cc).
+/// A norm's backward sums a parameter's gradient by groups of rows (core/kernels/norm.cc).
 int64_t norm_partial_bytes(int64_t rows, int64_t width) {
   const int64_t group = std::max<int64_t>(16, rounded_up(rows, 64));
   return std::max<int64_t>(1, rounded_up(rows, group)) * width * kFloatBytes;
@@ -41,13 +42,17 @@ int64_t attention_tile_bytes(int64_t head_dim, int64_t summed_keys) {
 class DecoderCost {
  public:
   DecoderCost(const DecoderConfig& config, const DecoderWork& work, const DeviceSpeed& device)
-      : config_(config), work_(work), device_(device), rows_(work.samples * work.tokens),
+      : config_(config), family_(*config.family), work_(work), device_(device),
+        rows_(work.samples * work.tokens),
         element_(static_cast<int64_t>(c10::elementSize(work.decoder.compute))),
         q_width_(config.num_attention_heads * config.head_dim),
         kv_width_(config.num_key_value_heads * config.head_dim),
-        hidden_(matrix(config.hidden_size)), statistics_(rows_ * kFloatBytes),
+        inner_(family_.gated ? 2 * config.intermediate_size : config.intermediate_size),
+        norm_parameters_(family_.norm == NormKind::kLayer ? 2 : 1),
+        hidden_(matrix(config.hidden_size)), statistics_(rows_ * norm_parameters_ * kFloatBytes),
+        norm_gradients_(norm_parameters_ * config.hidden_size * kFloatBytes),
         norm_sums_(
-            norm_partial_bytes(rows_, config.hidden_size) + config.hidden_size * kFloatBytes),
+            norm_parameters_ * norm_partial_bytes(rows_, config.hidden_size) + norm_gradients_),
         dropped_(work.decoder.residual_dropout > 0 ? hidden_ : 0) {}
 
   ModelCost model() const {
@@ -57,10 +62,12 @@ class DecoderCost {
     for (const auto& unit : chain.units) {
       model.units.push_back(unit_cost(*unit));
     }
-    const std::pair<BlockCost, BlockCost> layer{attention(), mlp()};
+    const BlockCost feed_forward = mlp();
     for (size_t index = 0; index < chain.blocks.size(); ++index) {
       const ChainBlock& entry = chain.blocks[index];
-      BlockCost cost = index == 0 ? embedding() : index % 2 == 1 ? layer.first : layer.second;
+      BlockCost cost = index == 0 ? embedding()
+          : index % 2 == 1        ? attention(config_.window(static_cast<int64_t>(index / 2)))
+                                  : feed_forward;
       cost.name = entry.name;
       cost.reads = entry.reads;
       cost.saves = entry.saves;
@@ -124,14 +131,41 @@ class DecoderCost {
   }
 
   BlockCost embedding() const {
+    const bool learned = !family_.rotary;
+    const int64_t dropped = work_.decoder.embedding_dropout > 0 ? hidden_ : 0;
     BlockCost cost{.value_bytes = {hidden_}};
-    cost.weight_jobs_bytes = hidden_ + rows_ * kIdBytes;
-    cost.forward_seconds = stream(2 * hidden_);
-    cost.weight_seconds = stream(hidden_ + 2 * kFloatBytes * rows_ * config_.hidden_size);
+    cost.weight_jobs_bytes = hidden_ + (learned ? 2 : 1) * rows_ * kIdBytes;
+    cost.forward_workspace = {.none = dropped, .lean = dropped, .full = dropped};
+    // the positions' numbers, repeated for each sample
+    const int64_t numbers = work_.tokens * (1 + (work_.samples > 1 ? work_.samples : 0)) * kIdBytes;
+    cost.backward_workspace.lean = dropped + (learned ? numbers : 0);
+    cost.backward_workspace.full = cost.backward_workspace.lean;
+    cost.forward_seconds = stream(2 * hidden_ + 2 * dropped) + (learned ? stream(2 * hidden_) : 0);
+    cost.weight_seconds =
+        (learned ? 2 : 1) * stream(hidden_ + 2 * kFloatBytes * rows_ * config_.hidden_size);
     return cost;
   }
 
-  BlockCost attention() const {
+  /// What norms of heads make beside q and k, and what their backward sums gradients in.
+  struct HeadNorms {
+    int64_t bytes = 0;
+    int64_t sums = 0;
+    int64_t gradients = 0;
+  };
+  HeadNorms head_norms() const {
+    if (!family_.head_norms) {
+      return {};
+    }
+    const int64_t heads = config_.num_attention_heads;
+    const int64_t all_heads = heads + config_.num_key_value_heads;
+    const int64_t gradient = config_.head_dim * kFloatBytes;
+    return {
+        .bytes = matrix(q_width_ + kv_width_) + rows_ * all_heads * kFloatBytes,
+        .sums = norm_partial_bytes(rows_ * heads, config_.head_dim) + gradient,
+        .gradients = 2 * gradient};
+  }
+
+  BlockCost attention(int64_t window) const {
     const int64_t width = q_width_ + 2 * kv_width_;
     const int64_t qkv = matrix(width);
     const int64_t attended = matrix(q_width_);
@@ -140,32 +174,42 @@ class DecoderCost {
     const int64_t tiles = threads * attention_tile_bytes(config_.head_dim, 0);
     const int64_t backward_tiles = threads *
         attention_tile_bytes(config_.head_dim, element_ == kFloatBytes ? 0 : work_.tokens);
+    const HeadNorms heads = head_norms();
 
     BlockCost cost{.value_bytes = {hidden_}};
     cost.lean_bytes = statistics_ + qkv + attended + logsumexp;
-    cost.full_bytes = cost.lean_bytes + hidden_;
-    cost.weight_jobs_bytes = hidden_ + attended + qkv + hidden_ + config_.hidden_size * kFloatBytes;
+    cost.full_bytes = cost.lean_bytes + hidden_ + heads.bytes;
+    cost.weight_jobs_bytes = hidden_ + attended + qkv + hidden_ + norm_gradients_ + heads.gradients;
     // norm and q, k, v; then attention; then the projection beside the value
     const int64_t projected = hidden_ + statistics_ + qkv;
     const int64_t value = hidden_ + dropped_;
-    cost.forward_workspace.none = above(
-        hidden_, {projected, cost.lean_bytes + tiles, statistics_ + attended + logsumexp + value});
-    cost.forward_workspace.lean = above(
-        hidden_ + cost.lean_bytes, {projected, cost.lean_bytes + tiles, cost.lean_bytes + value});
+    const int64_t attending = cost.lean_bytes + heads.bytes + tiles;
+    cost.forward_workspace.none =
+        above(hidden_, {projected, attending, statistics_ + attended + logsumexp + value});
+    cost.forward_workspace.lean =
+        above(hidden_ + cost.lean_bytes, {projected, attending, cost.lean_bytes + value});
     cost.forward_workspace.full =
         above(hidden_ + cost.full_bytes, {cost.full_bytes + tiles, cost.full_bytes + value});
-    // through the projection and attention; the tape goes; through q, k, v and the norm
+    // through the projection, attention and the norms of heads; the tape goes; through q, k, v and
+    // the norm
     const int64_t spent = qkv + attended + logsumexp;
-    const int64_t through = std::max(attended + dropped_, attended + qkv + backward_tiles);
+    const int64_t through =
+        attended + qkv + std::max(backward_tiles, heads.sums - attended - logsumexp);
     const int64_t norm = 2 * hidden_ + norm_sums_;
-    cost.backward_workspace.lean =
-        above(hidden_, {through, qkv + hidden_ + statistics_ - spent, norm - spent});
-    cost.backward_workspace.full = above(hidden_, {through, qkv - spent, norm - spent - hidden_});
+    cost.backward_workspace.lean = above(
+        hidden_,
+        {attended + dropped_,
+         through + heads.bytes,
+         qkv + hidden_ + statistics_ - spent,
+         norm - spent});
+    const int64_t all_spent = spent + heads.bytes;
+    cost.backward_workspace.full =
+        above(hidden_, {attended + dropped_, through, qkv - all_spent, norm - all_spent - hidden_});
 
-    const double positions = static_cast<double>(work_.tokens);
     const double rows = static_cast<double>(rows_);
-    // scores and weighted sum over half of the keys
-    const double scores = rows * 2 * static_cast<double>(q_width_) * (positions + 1);
+    // scores and weighted sum over the keys that are seen
+    const double scores = static_cast<double>(work_.samples) * 4 * static_cast<double>(q_width_) *
+        static_cast<double>(kernels::causal_pairs(work_.tokens, window));
     const double products =
         rows * 2 * static_cast<double>(config_.hidden_size * (2 * q_width_ + 2 * kv_width_));
     cost.forward_flops = products + scores;
@@ -173,15 +217,17 @@ class DecoderCost {
     cost.backward_flops = 2 * cost.forward_flops;
 
     const int64_t hidden_size = config_.hidden_size;
-    const double rotary = stream(2 * matrix(q_width_ + kv_width_));
+    const double pass = stream(2 * matrix(q_width_ + kv_width_)); // over q and k
+    const double rotary = family_.rotary ? pass : 0;
+    const double normed_heads = family_.head_norms ? pass : 0;
     cost.value_seconds = product(rows_, hidden_size, q_width_);
-    cost.lean_seconds = stream(2 * hidden_);
-    cost.forward_seconds = cost.lean_seconds + product(rows_, width, hidden_size) + rotary +
-        seconds(scores, static_cast<double>(qkv + attended)) + cost.value_seconds;
+    cost.lean_seconds = stream(2 * hidden_) + (family_.head_norms ? normed_heads + rotary : 0);
+    cost.forward_seconds = stream(2 * hidden_) + product(rows_, width, hidden_size) + rotary +
+        normed_heads + seconds(scores, static_cast<double>(qkv + attended)) + cost.value_seconds;
     // five products where the forward has two: the scores are computed again
     cost.input_seconds = product(rows_, q_width_, hidden_size) +
         seconds(2.5 * scores, static_cast<double>(2 * qkv + 2 * attended)) + rotary +
-        product(rows_, hidden_size, width) + stream(4 * hidden_);
+        2 * normed_heads + product(rows_, hidden_size, width) + stream(4 * hidden_);
     cost.weight_seconds =
         weight_product(rows_, hidden_size, q_width_) + weight_product(rows_, width, hidden_size);
     return cost;
@@ -191,16 +237,16 @@ class DecoderCost {
     const int64_t hidden_size = config_.hidden_size;
     const int64_t inner = config_.intermediate_size;
     const int64_t gated = matrix(inner);
-    const int64_t gate_up = 2 * gated;
-    // other activations are done by LibTorch, a tensor at a time
-    const bool fused =
-        config_.hidden_act == HiddenAct::kSilu || config_.hidden_act == HiddenAct::kGeluTanh;
+    const int64_t gate_up = matrix(inner_);
+    // other activations of a gate are done by LibTorch, a tensor at a time
+    const bool fused = !family_.gated || config_.hidden_act == HiddenAct::kSilu ||
+        config_.hidden_act == HiddenAct::kGeluTanh;
     const int64_t activated = fused ? 0 : gated;
 
     BlockCost cost{.value_bytes = {hidden_}};
     cost.lean_bytes = statistics_ + gate_up;
     cost.full_bytes = cost.lean_bytes + hidden_ + gated;
-    cost.weight_jobs_bytes = hidden_ + gated + gate_up + hidden_ + hidden_size * kFloatBytes;
+    cost.weight_jobs_bytes = hidden_ + gated + gate_up + hidden_ + norm_gradients_;
     // norm, gate and up; their product; the projection beside the value
     const int64_t projected = hidden_ + statistics_ + gate_up;
     const int64_t value = hidden_ + dropped_;
@@ -211,15 +257,16 @@ class DecoderCost {
         {projected, cost.lean_bytes + gated + activated, cost.lean_bytes + gated + value});
     cost.forward_workspace.full =
         above(hidden_ + cost.full_bytes, {cost.full_bytes + activated, cost.full_bytes + value});
-    // through the projection and the product, a lean tape's product redone; the norm
-    const int64_t through = dropped_ + gated + gate_up + 2 * activated;
+    // through the projection and the product (in its place without a gate), a lean tape's product
+    // redone; the norm
+    const int64_t through = dropped_ + gated + (family_.gated ? gate_up : 0) + 2 * activated;
     const int64_t norm = 2 * hidden_ + norm_sums_;
     cost.backward_workspace.lean =
         above(hidden_, {through + gated, hidden_ + statistics_, norm - gate_up});
     cost.backward_workspace.full = above(hidden_, {through, norm - gate_up - gated - hidden_});
 
     cost.value_flops = static_cast<double>(rows_) * 2 * static_cast<double>(hidden_size * inner);
-    cost.forward_flops = 3 * cost.value_flops;
+    cost.forward_flops = (family_.gated ? 3 : 2) * cost.value_flops;
     cost.backward_flops = 2 * cost.forward_flops;
 
     const double norm_seconds = stream(2 * hidden_);
@@ -227,11 +274,11 @@ class DecoderCost {
     cost.value_seconds = product(rows_, hidden_size, inner);
     cost.lean_seconds = norm_seconds + product_seconds;
     cost.forward_seconds =
-        cost.lean_seconds + product(rows_, 2 * inner, hidden_size) + cost.value_seconds;
+        cost.lean_seconds + product(rows_, inner_, hidden_size) + cost.value_seconds;
     cost.input_seconds = product(rows_, inner, hidden_size) + stream(2 * gate_up + gated) +
-        product(rows_, hidden_size, 2 * inner) + stream(4 * hidden_);
+        product(rows_, hidden_size, inner_) + stream(4 * hidden_);
     cost.weight_seconds =
-        weight_product(rows_, hidden_size, inner) + weight_product(rows_, 2 * inner, hidden_size);
+        weight_product(rows_, hidden_size, inner) + weight_product(rows_, inner_, hidden_size);
     return cost;
   }
 
@@ -248,14 +295,15 @@ class DecoderCost {
     const int64_t logits = chunk_rows * vocabulary * element_;
     const int64_t targets = rows_ * kIdBytes;
     // its rows, normed, with statistics and labels
-    const int64_t taken = 2 * chunk + chunk_rows * (kFloatBytes + kIdBytes);
+    const int64_t taken = 2 * chunk + chunk_rows * (norm_parameters_ * kFloatBytes + kIdBytes);
 
     BlockCost cost;
     const int64_t selected = targets + rows_; // and where they are, a byte each
     cost.forward_workspace.none = std::max(selected, targets + logits + taken);
     cost.forward_workspace.full = std::max(
         selected - hidden_,
-        targets + logits + taken + 2 * chunk + norm_partial_bytes(chunk_rows, hidden_size));
+        targets + logits + taken + 2 * chunk +
+            norm_parameters_ * norm_partial_bytes(chunk_rows, hidden_size));
     cost.forward_workspace.lean = cost.forward_workspace.full;
     cost.forward_flops =
         2 * static_cast<double>(rows_ * hidden_size) * static_cast<double>(vocabulary);
@@ -270,15 +318,19 @@ class DecoderCost {
   }
 
   const DecoderConfig& config_;
+  const DecoderFamily& family_;
   const DecoderWork& work_;
   const DeviceSpeed& device_;
   int64_t rows_;
   int64_t element_; // bytes
   int64_t q_width_;
   int64_t kv_width_;
+  int64_t inner_; // columns of the MLP's first product
+  int64_t norm_parameters_; // vectors: gain, or gain and bias
   int64_t hidden_; // bytes of [rows, hidden_size]
-  int64_t statistics_; // of a norm, a float a row
-  int64_t norm_sums_; // what a norm's backward sums its gain's gradient in
+  int64_t statistics_; // of a norm, a float or two a row
+  int64_t norm_gradients_; // of its parameters
+  int64_t norm_sums_; // what its backward sums them in
   int64_t dropped_; // what dropout of the residual needs besides its result
 };
 

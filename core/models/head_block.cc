@@ -2,7 +2,6 @@
 
 #include <palimpsest/core/kernels/cross_entropy.h>
 #include <palimpsest/core/kernels/linear.h>
-#include <palimpsest/core/kernels/norm.h>
 #include <palimpsest/core/models/block_support.h>
 
 #include <ATen/ops/empty.h>
@@ -26,7 +25,6 @@ LossResult HeadBlock::forward(TensorSpan inputs, bool gradient, const BlockConte
   const at::Tensor labels = context.batch->labels.reshape({-1});
   check(labels.size(0) == x.size(0), "{} labels for {} rows", labels.size(0), x.size(0));
   const at::Tensor targets = at::nonzero(labels.ne(kIgnoredLabel)).reshape({-1});
-  const at::Tensor gain = weights_.norm.view();
   const at::Tensor weight = weights_.weight.view();
 
   LossResult result;
@@ -41,7 +39,7 @@ LossResult HeadBlock::forward(TensorSpan inputs, bool gradient, const BlockConte
   for (int64_t begin = 0; begin < count; begin += chunk_rows) {
     const at::Tensor chunk = targets.narrow(0, begin, std::min(chunk_rows, count - begin));
     const at::Tensor rows = x.index_select(0, chunk);
-    const auto [normed, rstd] = kernels::rms_norm_forward(rows, gain, shape_.rms_norm_eps);
+    const auto [normed, statistics] = weights_.norm.forward(rows);
     const at::Tensor logits = buffer.narrow(0, 0, chunk.size(0));
     kernels::linear_forward_out(logits, normed, weight);
     const at::Tensor chunk_labels = labels.index_select(0, chunk);
@@ -56,15 +54,15 @@ LossResult HeadBlock::forward(TensorSpan inputs, bool gradient, const BlockConte
       kernels::linear_backward_weight(logits, normed, weights_.weight.grad(store), {}, store);
     }
     const at::Tensor dnormed = kernels::linear_backward_input(logits, weight);
-    dx.index_copy_(
-        0, chunk, kernels::rms_norm_backward(dnormed, rows, gain, rstd, weights_.norm.grad()));
+    const at::Tensor drows = weights_.norm.backward(
+        dnormed, rows, statistics, weights_.norm.gain.grad(), weights_.norm.bias.grad());
+    dx.index_copy_(0, chunk, drows);
   }
   return result;
 }
 
 at::Tensor HeadBlock::logits(const at::Tensor& hidden) const {
-  const at::Tensor normed =
-      kernels::rms_norm_forward(as_rows(hidden), weights_.norm.view(), shape_.rms_norm_eps).y;
+  const at::Tensor normed = weights_.norm.forward(as_rows(hidden)).y;
   const at::Tensor logits = kernels::linear_forward(normed, weights_.weight.view());
   return logits.view({hidden.size(0), hidden.size(1), logits.size(1)});
 }

@@ -2,7 +2,7 @@
 
 // The end of a decoder: final norm, lm_head and cross entropy, in chunks of rows.
 //
-//   HeadBlock head(shape, {.norm = norm, .weight = weight});      // a tied weight: the embedding's ParamRef
+//   HeadBlock head({}, {.norm = norm, .weight = weight});      // a tied weight: the embedding's ParamRef
 //   LossResult result = head.forward({{hidden}}, /*gradient=*/true, context);
 //   at::Tensor logits = head.logits(hidden);      // [B,T,V], for evaluation and generation
 //
@@ -11,6 +11,7 @@
 // left out of all products.
 
 #include <palimpsest/core/contracts/block.h>
+#include <palimpsest/core/models/norm.h>
 #include <palimpsest/core/models/param_ref.h>
 
 #include <cstdint>
@@ -19,7 +20,6 @@
 namespace palimpsest {
 
 struct HeadShape {
-  double rms_norm_eps = 1e-6;
   /// Of one chunk's logits. A chunk has at least kMinHeadRows rows, so that a large vocabulary's
   /// weights are not read for a few rows only.
   int64_t chunk_bytes = int64_t{16} << 20;
@@ -28,7 +28,7 @@ struct HeadShape {
 inline constexpr int64_t kMinHeadRows = 128;
 
 struct HeadWeights {
-  ParamRef norm; // [H]
+  Norm norm;
   ParamRef weight; // [V,H]
 };
 

@@ -1,7 +1,6 @@
 #include <palimpsest/core/models/mlp_block.h>
 
 #include <palimpsest/core/kernels/linear.h>
-#include <palimpsest/core/kernels/norm.h>
 #include <palimpsest/core/models/block_support.h>
 #include <palimpsest/core/models/weight_jobs.h>
 
@@ -25,7 +24,7 @@ class MlpBlock::MlpTape : public Tape {
 
   std::vector<at::Tensor*> tensors() override {
     std::vector<at::Tensor*> result = jobs_.tensors();
-    for (at::Tensor* tensor : {&normed, &rstd, &gate_up, &gated}) {
+    for (at::Tensor* tensor : {&normed, &statistics, &inner, &activated}) {
       if (tensor->defined()) {
         result.push_back(tensor);
       }
@@ -34,12 +33,12 @@ class MlpBlock::MlpTape : public Tape {
   }
 
   at::Tensor normed; // [R,H]; full tapes only
-  at::Tensor rstd; // [R]
-  at::Tensor gate_up; // [R,2I]
-  at::Tensor gated; // [R,I]; full tapes only
+  at::Tensor statistics; // [R] or [R,2]
+  at::Tensor inner; // [R,2I], [R,I] without a gate
+  at::Tensor activated; // [R,I]; full tapes only
 
  private:
-  at::Tensor gate_up_gradient(const at::Tensor& dy, const BlockContext& context);
+  at::Tensor inner_gradient(const at::Tensor& dy, const BlockContext& context);
 
   const MlpBlock& block_;
   bool graded_; // whether the input's gradient is wanted
@@ -55,32 +54,32 @@ ForwardResult MlpBlock::forward(
     return {};
   }
   const at::Tensor& x = inputs[0];
-  auto [normed, rstd] =
-      kernels::rms_norm_forward(as_rows(x), weights_.norm.view(), shape_.rms_norm_eps);
-  at::Tensor gate_up =
-      kernels::linear_forward(normed, weights_.gate_up.view(), weights_.gate_up_bias.view());
+  auto [normed, statistics] = weights_.norm.forward(as_rows(x));
+  at::Tensor inner =
+      kernels::linear_forward(normed, weights_.inner.view(), weights_.inner_bias.view());
   const bool full = request.tape == TapeMode::kFull;
   if (!full) {
     normed.reset();
   }
-  at::Tensor gated;
+  at::Tensor activated;
   if (wanted || full) {
-    gated = kernels::glu_forward(gate_up, shape_.activation);
+    activated = shape_.gated ? kernels::glu_forward(inner, shape_.activation)
+                             : kernels::activation_forward(inner, shape_.activation);
   }
   ForwardResult result;
   if (request.tape == TapeMode::kNone) {
-    gate_up.reset();
+    inner.reset();
   } else {
     auto tape = std::make_unique<MlpTape>(*this, grades(request));
     tape->normed = std::move(normed);
-    tape->rstd = std::move(rstd);
-    tape->gate_up = std::move(gate_up);
-    tape->gated = full ? gated : at::Tensor();
+    tape->statistics = std::move(statistics);
+    tape->inner = std::move(inner);
+    tape->activated = full ? activated : at::Tensor();
     result.tape = std::move(tape);
   }
   if (wanted) {
     result.values = {project_residual(
-        gated,
+        activated,
         weights_.down,
         weights_.down_bias,
         x,
@@ -98,60 +97,74 @@ Tensors MlpBlock::MlpTape::backward(
     jobs_.run();
     return {};
   }
-  check(gate_up.defined(), "an MLP tape is spent twice");
+  check(inner.defined(), "an MLP tape is spent twice");
   jobs_.defer(part == BackwardPart::kInput);
   const MlpWeights& weights = block_.weights_;
   const at::Tensor rows = as_rows(inputs[0]);
-  at::Tensor dgate_up = gate_up_gradient(grad_outputs[0], context);
+  at::Tensor dinner = inner_gradient(grad_outputs[0], context);
 
-  if (!normed.defined() && weights.gate_up.trainable()) {
-    normed = kernels::rms_norm_forward(rows, weights.norm.view(), block_.shape_.rms_norm_eps).y;
+  if (!normed.defined() && weights.inner.trainable()) {
+    normed = weights.norm.forward(rows).y;
   }
-  jobs_.linear(dgate_up, normed, weights.gate_up, weights.gate_up_bias);
+  jobs_.linear(dinner, normed, weights.inner, weights.inner_bias);
   normed.reset();
   if (!graded_ && !weights.norm.trainable()) {
-    rstd.reset();
+    statistics.reset();
     return {at::Tensor()};
   }
-  const at::Tensor dnormed = kernels::linear_backward_input(dgate_up, weights.gate_up.view());
-  dgate_up.reset();
-  const at::Tensor dx = jobs_.rms_norm(
-      dnormed, rows, weights.norm, std::exchange(rstd, {}), as_rows(grad_outputs[0]));
+  const at::Tensor dnormed = kernels::linear_backward_input(dinner, weights.inner.view());
+  dinner.reset();
+  const at::Tensor dx = jobs_.norm(
+      dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
   return {graded_ ? dx.view(inputs[0].sizes()) : at::Tensor()};
 }
 
-/// Back from the block's output to the gradient of gate and up. Frees what the tape held for it.
-at::Tensor MlpBlock::MlpTape::gate_up_gradient(const at::Tensor& dy, const BlockContext& context) {
+/// Back from the block's output to the gradient of the inner layers' outputs. Frees what the tape held for it.
+at::Tensor MlpBlock::MlpTape::inner_gradient(const at::Tensor& dy, const BlockContext& context) {
   const MlpShape& shape = block_.shape_;
   const MlpWeights& weights = block_.weights_;
   const at::Tensor branch =
       as_rows(branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, 0, context)));
-  const at::Tensor dgated = kernels::linear_backward_input(branch, weights.down.view());
+  const at::Tensor dactivated = kernels::linear_backward_input(branch, weights.down.view());
+  const bool redo = !activated.defined() && weights.down.trainable();
   at::Tensor redone;
-  if (!gated.defined() && weights.down.trainable()) {
-    redone = at::empty(dgated.sizes(), dgated.options());
+  at::Tensor dinner;
+  if (shape.gated) {
+    if (redo) {
+      redone = at::empty(dactivated.sizes(), dactivated.options());
+    }
+    dinner = kernels::glu_backward(dactivated, std::exchange(inner, {}), shape.activation, redone);
+  } else {
+    if (redo) {
+      redone = kernels::activation_forward(inner, shape.activation);
+    }
+    dinner = dactivated; // in its place
+    kernels::activation_backward(dactivated, std::exchange(inner, {}), shape.activation, dinner);
   }
-  at::Tensor dgate_up =
-      kernels::glu_backward(dgated, std::exchange(gate_up, {}), shape.activation, redone);
   jobs_.linear(
       branch,
-      redone.defined() ? redone : std::exchange(gated, {}),
+      redone.defined() ? redone : std::exchange(activated, {}),
       weights.down,
       weights.down_bias);
-  return dgate_up;
+  return dinner;
 }
 
 double MlpBlock::forward_flops(TensorSpan inputs) const {
   const double rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
-  return rows * 6 * static_cast<double>(shape_.hidden_size * shape_.intermediate_size);
+  const double products = shape_.gated ? 3 : 2;
+  return rows * 2 * products * static_cast<double>(shape_.hidden_size * shape_.intermediate_size);
 }
 
 double MlpBlock::value_flops(TensorSpan inputs) const {
-  return forward_flops(inputs) / 3;
+  return forward_flops(inputs) / (shape_.gated ? 3 : 2);
 }
 
 std::string MlpBlock::kind() const {
-  return fmt::format("mlp {} {}", shape_.hidden_size, shape_.intermediate_size);
+  return fmt::format(
+      "mlp {} {}{}",
+      shape_.hidden_size,
+      shape_.intermediate_size,
+      shape_.gated ? "" : " without gate");
 }
 
 } // namespace palimpsest

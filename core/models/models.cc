@@ -1,9 +1,11 @@
 #include <palimpsest/core/models/models.h>
 
+#include <string>
+
 namespace palimpsest {
 namespace {
 
-ModelFamily llama() {
+ModelFamily decoder() {
   return {
       .build =
           [](const ModelSettings& settings) {
@@ -27,7 +29,9 @@ ModelFamily mlp() {
 } // namespace
 
 void register_models(ModelRegistry& families) {
-  families.add("llama", llama());
+  for (const DecoderFamily& family : decoder_families()) {
+    families.add(std::string(family.name), decoder());
+  }
   families.add("mlp", mlp());
 }
 

@@ -23,6 +23,13 @@ class ParamRef {
   ParamRef(ParamUnit& unit, size_t first, size_t count = 1)
       : unit_(&unit), first_(first), count_(count) {}
 
+  /// The same parameter, of a linear layer, where it is stored [in, out]: as [out, in].
+  ParamRef transposed() const {
+    ParamRef other = *this;
+    other.transposed_ = !transposed_;
+    return other;
+  }
+
   bool present() const {
     return unit_ != nullptr;
   }
@@ -32,11 +39,11 @@ class ParamRef {
   ParamUnit* unit() const {
     return unit_;
   }
-  /// Size of the fused first dimension, known while the unit is not gathered too. Not for scalars.
+  /// Size of the fused first dimension as it is stored, known while the unit is not gathered too. Not for scalars.
   int64_t rows() const;
   /// The fused parameters, undefined where absent. InternalError while the unit is not gathered.
   at::Tensor view() const {
-    return present() ? unit_->view(first_, count_) : at::Tensor();
+    return present() ? turned(unit_->view(first_, count_)) : at::Tensor();
   }
   /// Their fp32 gradient buffer, undefined where absent or frozen. `store`: the caller writes all
   /// of it now, instead of adding; allowed while it is fresh.
@@ -44,7 +51,8 @@ class ParamRef {
     if (!trainable()) {
       return {};
     }
-    return store ? unit_->grad_view_to_store(first_, count_) : unit_->grad_view(first_, count_);
+    return turned(
+        store ? unit_->grad_view_to_store(first_, count_) : unit_->grad_view(first_, count_));
   }
   /// Whether there is no gradient that a new one would be added to.
   bool grad_is_fresh() const {
@@ -52,9 +60,14 @@ class ParamRef {
   }
 
  private:
+  at::Tensor turned(const at::Tensor& stored) const {
+    return transposed_ ? stored.t() : stored;
+  }
+
   ParamUnit* unit_ = nullptr;
   size_t first_ = 0;
   size_t count_ = 0;
+  bool transposed_ = false;
 };
 
 /// Whether the parameter of this name is trained.

@@ -17,36 +17,65 @@ void WeightJobs::linear(
     const ParamRef& weight,
     const ParamRef& bias) {
   if (weight.trainable()) {
-    submit({Kind::kLinear, dy, x, weight, bias});
+    submit(
+        {.kind = Kind::kLinear, .gradient = dy, .operand = x, .parameter = weight, .bias = bias});
   } else if (bias.trainable()) {
-    submit({Kind::kAdd, at::sum(dy, 0, /*keepdim=*/false, at::kFloat), {}, bias, {}});
+    add(at::sum(dy, 0, /*keepdim=*/false, at::kFloat), bias);
   }
 }
 
-void WeightJobs::embedding(const at::Tensor& ids, const at::Tensor& dy, const ParamRef& table) {
+void WeightJobs::embedding(
+    const at::Tensor& ids,
+    const at::Tensor& dy,
+    const ParamRef& table,
+    double scale) {
   if (table.trainable()) {
-    submit({Kind::kEmbedding, dy, ids, table, {}});
+    submit(
+        {.kind = Kind::kEmbedding,
+         .gradient = dy,
+         .operand = ids,
+         .parameter = table,
+         .scale = scale});
   }
 }
 
-at::Tensor WeightJobs::rms_norm(
+namespace {
+
+/// Zeros for the gradient of a norm's parameter, undefined where it is not trained.
+at::Tensor gradient_of(const ParamRef& parameter, const at::Tensor& x) {
+  return parameter.trainable() ? at::zeros({x.size(-1)}, x.options().dtype(at::kFloat))
+                               : at::Tensor();
+}
+
+} // namespace
+
+at::Tensor WeightJobs::norm(
     const at::Tensor& dy,
     const at::Tensor& x,
-    const ParamRef& gain,
-    const at::Tensor& rstd,
+    const Norm& norm,
+    const at::Tensor& statistics,
     const at::Tensor& add_to) {
-  at::Tensor gradient;
-  if (gain.trainable()) {
-    gradient = at::zeros({x.size(1)}, x.options().dtype(at::kFloat));
-  }
-  at::Tensor dx = kernels::rms_norm_backward(dy, x, gain.view(), rstd, gradient, add_to);
-  add(gradient, gain);
+  const at::Tensor gain = gradient_of(norm.gain, x);
+  const at::Tensor bias = gradient_of(norm.bias, x);
+  at::Tensor dx = norm.backward(dy, x, statistics, gain, bias, add_to);
+  add(gain, norm.gain);
+  add(bias, norm.bias);
   return dx;
+}
+
+void WeightJobs::head_norm(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const Norm& norm,
+    const at::Tensor& rstd) {
+  const at::Tensor gain = gradient_of(norm.gain, x);
+  kernels::rms_norm_backward_(dy, x, norm.gain.view(), rstd, gain, norm.rms_gain());
+  add(gain, norm.gain);
 }
 
 void WeightJobs::add(const at::Tensor& gradient, const ParamRef& parameter) {
   if (gradient.defined() && parameter.trainable()) {
-    submit({Kind::kAdd, gradient, {}, parameter, {}});
+    submit({.gradient = gradient, .parameter = parameter});
   }
 }
 
@@ -85,7 +114,7 @@ void WeightJobs::execute(const Job& job) {
       break;
     }
     case Kind::kEmbedding:
-      kernels::embedding_backward(job.operand, job.gradient, job.parameter.grad());
+      kernels::embedding_backward(job.operand, job.gradient, job.parameter.grad(), job.scale);
       break;
     case Kind::kAdd:
       job.parameter.grad().add_(job.gradient);

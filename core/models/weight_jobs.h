@@ -11,6 +11,7 @@
 // Both ways make the same calls in the same order, so they give the same bits. What is queued is
 // owned here (about as much as the block's full tape); frozen parameters queue and cost nothing.
 
+#include <palimpsest/core/models/norm.h>
 #include <palimpsest/core/models/param_ref.h>
 
 #include <ATen/core/Tensor.h>
@@ -32,17 +33,28 @@ class WeightJobs {
       const ParamRef& weight,
       const ParamRef& bias = {});
 
-  /// Of rows looked up by ids [R]: dy [R,H].
-  void embedding(const at::Tensor& ids, const at::Tensor& dy, const ParamRef& table);
+  /// Of rows looked up by ids [R] and multiplied by `scale`: dy [R,H].
+  void embedding(
+      const at::Tensor& ids,
+      const at::Tensor& dy,
+      const ParamRef& table,
+      double scale = 1);
 
   /// The input gradient [R,H] of a norm, with `add_to` (the gradient over the residual branch, may
-  /// be undefined) added; the gain's gradient is a job.
-  at::Tensor rms_norm(
+  /// be undefined) added; the parameters' gradients are jobs.
+  at::Tensor norm(
       const at::Tensor& dy,
       const at::Tensor& x,
-      const ParamRef& gain,
-      const at::Tensor& rstd,
+      const Norm& norm,
+      const at::Tensor& statistics,
       const at::Tensor& add_to);
+
+  /// Of an RMS norm of heads: dy [R,heads,D] becomes the gradient of x, in place.
+  void head_norm(
+      const at::Tensor& dy,
+      const at::Tensor& x,
+      const Norm& norm,
+      const at::Tensor& rstd);
 
   /// Adds a finished gradient to a parameter's buffer.
   void add(const at::Tensor& gradient, const ParamRef& parameter);
@@ -57,10 +69,11 @@ class WeightJobs {
   enum class Kind { kLinear, kEmbedding, kAdd };
   struct Job {
     Kind kind = Kind::kAdd;
-    at::Tensor gradient;
-    at::Tensor operand; // x or ids
-    ParamRef parameter;
-    ParamRef bias;
+    at::Tensor gradient = {};
+    at::Tensor operand = {}; // x or ids
+    ParamRef parameter = {};
+    ParamRef bias = {};
+    double scale = 1;
   };
   void submit(Job job);
   static void execute(const Job& job);

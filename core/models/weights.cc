@@ -1,6 +1,7 @@
 #include <palimpsest/core/models/weights.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/kernels/random_init.h>
 
 #include <ATen/ops/empty.h>
@@ -105,7 +106,7 @@ void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source
     const StoredTensor& stored = folder.at(piece.parameter.name);
     const at::ScalarType dtype = scalar_type(stored);
     const auto width = static_cast<int64_t>(c10::elementSize(dtype));
-    const auto bytes = folder.bytes(stored.name)
+    const auto bytes = folder.bytes(piece.parameter.name)
                            .subspan(
                                static_cast<size_t>(piece.first * width),
                                static_cast<size_t>(piece.values.numel() * width));
@@ -113,7 +114,7 @@ void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source
       std::memcpy(buffer.mutable_data_ptr(), part.data(), part.size());
       values.copy_(buffer);
     });
-    folder.forget(stored.name);
+    folder.forget(piece.parameter.name);
   });
 }
 
@@ -124,12 +125,12 @@ TensorFiller export_filler(const Chain& chain, UnitSource source) {
       places.emplace(parameter.name, std::pair(static_cast<int>(unit), parameter));
     }
   }
-  if (const auto embedding = places.find(std::string(kEmbeddingName)); embedding != places.end()) {
-    places.emplace(std::string(kHeadName), embedding->second); // only where there is no head
-  }
   return [places = std::move(places),
           source = std::move(source)](const StoredTensor& stored, std::span<std::byte> bytes) {
-    const auto place = places.find(stored.name);
+    auto place = places.end();
+    for (const std::string& name : model_names(stored.name)) {
+      place = place == places.end() ? places.find(name) : place;
+    }
     check(place != places.end(), "the model has no parameter {}", stored.name);
     const auto& [unit, parameter] = place->second;
     const UnitValues held = source(unit);

@@ -3,7 +3,7 @@
 // Values into a chain's parameters and out again: initialisation, a Hugging Face folder, export.
 //
 //   UnitSource source = [&](int unit) { return UnitValues{store.shard(unit).master}; };
-//   folder.settle_head(config.tie_word_embeddings);
+//   settle_folder(folder, config);
 //   load_weights(folder, chain, source);
 //   write_hf_folder(out, layout_like(folder), export_filler(chain, source));
 //
@@ -50,14 +50,15 @@ void initialise(
 /// Names and shapes of a chain's parameters, as its model folder must hold them.
 std::vector<TensorDeclaration> declarations(const Chain& chain);
 
-/// Fills every parameter from a folder whose head is settled (HfFolder::settle_head). F32, F16 and
+/// Fills every parameter from a folder that is settled (settle_folder). F32, F16 and
 /// BF16 are widened exactly to fp32; parameters of a narrower dtype without a master are rounded to
 /// nearest. UserError listing every missing, unexpected or mis-shaped tensor at once, before
 /// anything is read.
 void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source);
 
 /// Hands out each parameter by name in the dtype that the file to be written wants, rounded to
-/// nearest. A tied chain gives its embedding for lm_head.weight too. The source must give whole
+/// nearest. The names are the file's: those of the bare model serve too, and a tied chain gives its
+/// embedding for lm_head.weight. The source must give whole
 /// units. InternalError for a name that the chain lacks.
 TensorFiller export_filler(const Chain& chain, UnitSource source);
 

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/models/weights.h>
 #include <palimpsest/launcher/compose/finite_weights.h>
 
@@ -19,13 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The values of a parameter: its master where it has one. A tied head has its embedding's.
+/// The values of a parameter: its master where it has one. The wanted name is the model folder's.
 StateDeclaration values_of(const CheckpointReader& reader, const StoredTensor& wanted) {
-  std::vector<std::string_view> names = {wanted.name};
-  if (wanted.name == kHeadName) {
-    names.push_back(kEmbeddingName);
-  }
-  for (const std::string_view name : names) {
+  for (const std::string& name : model_names(wanted.name)) {
     for (const std::string_view state : {kMasterState, kParameterState}) {
       const auto* found = find_state(reader.manifest(), name, state);
       if (found != nullptr && declaration_of(*found).shape == wanted.shape) {

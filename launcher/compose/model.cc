@@ -6,6 +6,8 @@
 #include <palimpsest/core/io/checkpoint_manifest.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/decoder_config.h>
+#include <palimpsest/core/io/decoder_tensors.h>
+#include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/models/head_block.h>
 #include <palimpsest/launcher/compose/finite_weights.h>
 
@@ -60,6 +62,11 @@ HiddenAct hidden_act(const std::string& name) {
 
 DecoderConfig decoder_config(const RunConfig::Model& model) {
   DecoderConfig decoder;
+  decoder.family = find_decoder_family(model.family());
+  check(decoder.family != nullptr, "no decoder family is called {}", model.family());
+  const auto has = [](Presence presence, bool given) {
+    return presence == Presence::kAlways || (presence == Presence::kByConfig && given);
+  };
   decoder.vocab_size = model.vocab_size();
   decoder.hidden_size = model.hidden_size();
   decoder.intermediate_size = model.intermediate_size();
@@ -68,11 +75,16 @@ DecoderConfig decoder_config(const RunConfig::Model& model) {
   decoder.num_key_value_heads = model.num_key_value_heads();
   decoder.head_dim = model.head_dim();
   decoder.max_position_embeddings = model.max_position_embeddings();
-  decoder.rms_norm_eps = model.rms_norm_eps();
+  decoder.norm_eps = model.rms_norm_eps();
   decoder.tie_word_embeddings = model.tie_word_embeddings();
-  decoder.attention_bias = model.attention_bias();
-  decoder.mlp_bias = model.mlp_bias();
+  decoder.qkv_bias = has(decoder.family->qkv_bias, model.attention_bias());
+  decoder.output_bias = has(decoder.family->output_bias, model.attention_bias());
+  decoder.mlp_bias = has(decoder.family->mlp_bias, model.mlp_bias());
   decoder.attention_dropout = model.attention_dropout();
+  decoder.residual_dropout = model.dropout();
+  decoder.embedding_dropout = model.embedding_dropout();
+  decoder.windows =
+      layer_windows(model.num_hidden_layers(), model.sliding_window(), model.max_window_layers());
   decoder.hidden_act = hidden_act(model.hidden_act());
   decoder.initializer_range = model.initializer_range();
   decoder.rope = rope_config(model);
@@ -97,15 +109,10 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   const RunConfig::Model& model = config.model();
   const at::ScalarType compute =
       config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat;
-  family_ = model.has_path() ? "llama" : model.family();
+  family_ = model.family();
   if (model.has_path()) {
-    std::error_code error;
-    const bool gone = !std::filesystem::exists(model.path(), error);
-    if (gone && !checkpoint) {
-      throw UserError(
-          "model.path: {} is not there; give a Hugging Face model folder", model.path());
-    }
-    if (gone) {
+    const bool gone = !find_model(model.path());
+    if (gone && checkpoint) {
       kept_ = CheckpointReader(*checkpoint).model_layout();
       settings_.decoder =
           parse_decoder_config(kept_->config_text, (*checkpoint / "model/config.json").string());
@@ -114,13 +121,21 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
           model.path(),
           checkpoint->string()));
     } else {
-      folder_.emplace(model.path());
+      folder_.emplace(resolve_model(model.path()));
       settings_.decoder = parse_decoder_config(folder_->config_text(), folder_->config_path());
-      folder_->settle_head(settings_.decoder.tie_word_embeddings);
+      settle_folder(*folder_, settings_.decoder);
       folder_->compare_with(decoder_tensors(settings_.decoder));
     }
+    family_ = settings_.decoder.family->name;
+    DecoderConfig& decoder = settings_.decoder;
     if (model.has_attention_dropout()) {
-      settings_.decoder.attention_dropout = model.attention_dropout();
+      decoder.attention_dropout = model.attention_dropout();
+    }
+    if (model.has_dropout()) {
+      decoder.residual_dropout = model.dropout();
+    }
+    if (model.has_embedding_dropout()) {
+      decoder.embedding_dropout = model.embedding_dropout();
     }
   } else if (family_ == "mlp") {
     settings_.mlp = mlp_config(model);
@@ -128,7 +143,8 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
     settings_.decoder = decoder_config(model);
   }
   settings_.decoder_options.compute = compute;
-  settings_.decoder_options.residual_dropout = model.dropout();
+  settings_.decoder_options.residual_dropout = settings_.decoder.residual_dropout;
+  settings_.decoder_options.embedding_dropout = settings_.decoder.embedding_dropout;
   settings_.mlp.compute = compute;
   ModelRegistry families("model.family");
   register_models(families);
@@ -137,7 +153,8 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
 }
 
 void Model::check_length(int64_t positions) const {
-  const bool stretches = settings_.decoder.rope.type == RopeType::kDynamic;
+  const bool stretches =
+      settings_.decoder.family->rotary && settings_.decoder.rope.type == RopeType::kDynamic;
   if (reads_tokens() && !stretches && positions > max_positions()) {
     throw UserError(
         "data.sequence_length: samples have {} tokens, but the model's max_position_embeddings is "
@@ -211,7 +228,10 @@ void Model::write(const std::filesystem::path& out, const UnitSource& source) co
       }
     }
   }
-  const auto is_trained = [&](const StoredTensor& tensor) { return trained.contains(tensor.name); };
+  const auto is_trained = [&](const StoredTensor& tensor) {
+    return std::ranges::any_of(
+        model_names(tensor.name), [&](const std::string& name) { return trained.contains(name); });
+  };
   write_hf_folder(
       out,
       layout(),

@@ -114,6 +114,22 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{"model.hidden_size=12"}, {"the width of a head", "odd"}},
         Contradiction{{"model.input_size=3"}, {"model.family", "model.input_size", "no such key"}},
         Contradiction{
+            {"model.sliding_window=64"},
+            {"model.family", "model.sliding_window", "family llama has no such key"}},
+        Contradiction{
+            {"model.preset=null",
+             "model={family: gpt2, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
+             "vocab_size: 9, rope_theta: 500}"},
+            {"model.rope_theta", "family gpt2 has no such key"}},
+        Contradiction{
+            {"model.preset=null",
+             "model={family: qwen2, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, "
+             "vocab_size: 9}"},
+            {"qwen2, which needs model.intermediate_size"}},
+        Contradiction{
+            {"model.preset=null", "model.family=bert"},
+            {"model.family", "bert", "llama, mistral, qwen2, qwen3, gemma, gpt2"}},
+        Contradiction{
             {"model.rope_scaling={rope_type: yarn}"},
             {"is yarn, which needs model.rope_scaling.factor"}},
         Contradiction{
@@ -203,6 +219,28 @@ TEST(Validate, ModelsOfEachKindLoad) {
           "original_max_position_embeddings: 512}}" +
           rest),
       "");
+}
+
+TEST(Validate, AFamilysOwnDefaultsAreDerived) {
+  const auto load = [](const std::string& family) {
+    return load_config_text(
+        "model: {family: " + family +
+            ", hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, vocab_size: 9}\n"
+            "data: {files: [a.txt]}\n"
+            "optimizer: {learning_rate: 1}\n",
+        "run.yaml",
+        family == "gpt2" ? std::vector<std::string>()
+                         : std::vector<std::string>{"model.intermediate_size=24"});
+  };
+  const auto gpt2 = load("gpt2");
+  EXPECT_TRUE(gpt2.model().tie_word_embeddings());
+  EXPECT_EQ(gpt2.model().hidden_act(), "gelu_pytorch_tanh");
+  EXPECT_EQ(gpt2.model().intermediate_size(), 32);
+  EXPECT_FALSE(gpt2.model().has_head_dim());
+  const auto gemma = load("gemma");
+  EXPECT_TRUE(gemma.model().tie_word_embeddings());
+  EXPECT_EQ(gemma.model().head_dim(), 4);
+  EXPECT_FALSE(load("qwen3").model().tie_word_embeddings());
 }
 
 // Each is refused by name with what works instead, in a config that is otherwise right.

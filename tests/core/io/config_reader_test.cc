@@ -18,6 +18,8 @@ TEST(ConfigReader, ReadsWithinLimits) {
   EXPECT_EQ(keys.boolean("b"), true);
   EXPECT_EQ(keys.string("s"), "x");
   EXPECT_FALSE(keys.has("none"));
+  EXPECT_TRUE(keys.is_null("none"));
+  EXPECT_FALSE(keys.is_null("absent") || keys.is_null("s"));
   EXPECT_FALSE(keys.optional_integer("none", 0, 1));
   EXPECT_FALSE(keys.number("absent", 0, 1));
 }

@@ -1,6 +1,7 @@
 #include <palimpsest/core/io/hf_folder.h>
 
 #include <palimpsest/core/io/decoder_config.h>
+#include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/tests/core/io/testing.h>
 
 #include <sys/resource.h>
@@ -203,6 +204,26 @@ TEST(HfFolder, IgnoresBuffersThatTheModelComputes) {
   const SmallFolder small(
       {{"model.layers.0.self_attn.rotary_emb.inv_freq", "abcd"}, {"w", "abcd"}});
   EXPECT_THAT(names(HfFolder(small.folder.path())), ElementsAre("w"));
+  const SmallFolder gpt2(
+      {{"h.0.attn.bias", "abcd"},
+       {"h.0.attn.masked_bias", "abcd"},
+       {"h.0.attn.c_attn.bias", "abcd"}});
+  EXPECT_THAT(names(HfFolder(gpt2.folder.path())), ElementsAre("h.0.attn.c_attn.bias"));
+}
+
+TEST(HfFolder, NamesOfABareModelGetTheBaseAndKeepTheirOwnInFiles) {
+  const SmallFolder small({{"wte.weight", "abcd"}, {"lm_head.weight", "abcd"}});
+  HfFolder folder(small.folder.path());
+  folder.settle_names("transformer.");
+  EXPECT_THAT(names(folder), ElementsAre("lm_head.weight", "transformer.wte.weight"));
+  EXPECT_EQ(folder.at("transformer.wte.weight").name, "wte.weight");
+  EXPECT_EQ(folder.bytes("transformer.wte.weight").size(), 4);
+  folder.settle_head(true, "transformer.wte.weight");
+  const HfFolderLayout layout = layout_like(folder);
+  ASSERT_EQ(layout.files.front().tensors.size(), 1);
+  EXPECT_EQ(layout.files.front().tensors.front().name, "wte.weight");
+  folder.settle_names("transformer."); // again changes nothing
+  EXPECT_THAT(names(folder), ElementsAre("transformer.wte.weight"));
 }
 
 TEST(HfFolder, ListsEveryFaultOfIndexAndShardsAtOnce) {

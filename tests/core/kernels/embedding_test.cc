@@ -6,6 +6,8 @@
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/tensor.h>
 
+#include <cmath>
+
 namespace palimpsest::kernels {
 namespace {
 
@@ -29,6 +31,23 @@ TEST_P(EmbeddingTest, IsTheProductWithOneHotRows) {
     EXPECT_LE(difference(grads[0], before + at::matmul(one_hot.t(), dy)), 1e-6);
     EXPECT_TRUE(same_bits(grads[0], grads[1]));
   }
+}
+
+// The factor is rounded to the table's type, as Gemma's is: 6.9282 to 6.9375 in bf16.
+TEST_P(EmbeddingTest, AScaleMultipliesRowsAndGradients) {
+  const auto dtype = GetParam();
+  const double scale = std::sqrt(48.0);
+  const double rounded = dtype == at::kBFloat16 ? 6.9375 : static_cast<double>(std::sqrt(48.0F));
+  const at::Tensor ids = at::tensor(std::vector<int64_t>{3, 0, 3});
+  const at::Tensor weight = sample({4, 7}, dtype).to(dtype);
+  const at::Tensor rows = embedding_forward(ids, weight).to(at::kDouble) * rounded;
+  EXPECT_TRUE(same_bits(embedding_forward(ids, weight, scale), rows.to(dtype)));
+  const at::Tensor dy = sample({3, 7}, dtype).to(dtype);
+  const at::Tensor plain = at::zeros({4, 7}, at::kFloat);
+  const at::Tensor scaled = plain.clone();
+  embedding_backward(ids, dy, plain);
+  embedding_backward(ids, dy, scaled, scale);
+  EXPECT_LE(difference(scaled, plain.to(at::kDouble) * rounded), 3e-7);
 }
 
 TEST(EmbeddingErrorsTest, IdsOutOfRangeAreOurErrors) {

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -25,8 +26,10 @@ struct Shape {
 
   std::string text() const {
     return fmt::format(
-        "hidden {} inner {} heads {}/{}x{} vocabulary {} {} {}, {}x{} tokens in {} bytes, dropout "
-        "{}",
+        "{} hidden {} inner {} heads {}/{}x{} vocabulary {} {} {}, {}x{} tokens in {} bytes, "
+        "dropout "
+        "{}, windows {}",
+        config.family->name,
         config.hidden_size,
         config.intermediate_size,
         config.num_attention_heads,
@@ -38,7 +41,8 @@ struct Shape {
         work.samples,
         work.tokens,
         c10::elementSize(work.decoder.compute),
-        work.decoder.residual_dropout);
+        work.decoder.residual_dropout,
+        fmt::join(config.windows, " "));
   }
 };
 
@@ -69,6 +73,19 @@ Shape shape(
       {.samples = samples, .tokens = tokens, .decoder = {.compute = compute}}};
 }
 
+/// Another family's decoder of a shape.
+Shape of_family(Shape given, const char* name) {
+  DecoderConfig& config = given.config;
+  config.family = find_decoder_family(name);
+  config.qkv_bias = config.family->qkv_bias == Presence::kAlways;
+  config.output_bias = config.family->output_bias == Presence::kAlways;
+  config.mlp_bias = config.family->mlp_bias == Presence::kAlways;
+  config.hidden_act = config.family->hidden_act;
+  config.tie_word_embeddings = config.family->tie_word_embeddings;
+  config = complete_decoder_config(config, "test");
+  return given;
+}
+
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
@@ -83,9 +100,25 @@ std::vector<Shape> shapes() {
     all.push_back(shape({128, 344, 4, 2, 512}, 2, 48, compute));
     all.back().config.hidden_act = HiddenAct::kRelu;
     all.push_back(shape({128, 344, 4, 2, 512}, 1, 640, compute));
-    all.back().config.attention_bias = true;
+    all.back().config.qkv_bias = true;
+    all.back().config.output_bias = true;
     all.back().config.mlp_bias = true;
     all.back().config.attention_dropout = 0.1;
+    for (const DecoderFamily& family : decoder_families()) {
+      const char* name = family.name.data();
+      const int64_t kv_heads = family.rotary ? 2 : 4;
+      all.push_back(of_family(shape({64, 176, 4, kv_heads, 256}, 2, 32, compute), name));
+      all.push_back(of_family(shape({128, 344, 4, kv_heads, 512}, 1, 600, compute), name));
+      all.push_back(
+          of_family(shape({96, 64, 6, family.rotary ? 1 : 6, 300}, 3, 33, compute), name));
+      all.back().work.decoder.residual_dropout = 0.1;
+      all.back().work.decoder.embedding_dropout = 0.1;
+    }
+    all.push_back(of_family(shape({128, 344, 4, 2, 512}, 2, 640, compute), "mistral"));
+    all.back().config.windows = {100, 100};
+    all.push_back(of_family(shape({128, 344, 4, 2, 512}, 2, 48, compute), "qwen3"));
+    all.back().config.head_dim = 64; // wider than the hidden size
+    all.back().config.windows = {0, 7};
   }
   return all;
 }
@@ -188,6 +221,22 @@ TEST(DecoderCost, ASecondIsSpentOnArithmeticOrOnMemoryAndOnEachKernel) {
   EXPECT_DOUBLE_EQ(kernels.forward_seconds, 4); // norm, gate and up, product, down
   EXPECT_DOUBLE_EQ(kernels.value_seconds, 1);
   EXPECT_DOUBLE_EQ(kernels.weight_seconds, 2);
+}
+
+// Narrow windows make attention linear in the length: w (w + 1) / 2 + (t - w) w pairs of a query and
+// a key, of 4 flops a feature.
+TEST(DecoderCost, AWindowCountsThePairsThatItLeaves) {
+  Shape given = shape({256, 704, 8, 4, 1024}, 3, 512, at::kFloat);
+  const auto flops = [&] {
+    return analytic_cost(given.config, given.work, {}).blocks[1].forward_flops;
+  };
+  const double products = 3.0 * 512 * 2 * 256 * (2 * 256 + 2 * 128);
+  EXPECT_DOUBLE_EQ(flops(), products + 3.0 * 4 * 256 * (512 * 513 / 2.0));
+  given.config.family = find_decoder_family("mistral");
+  given.config.windows = {10, 0};
+  EXPECT_DOUBLE_EQ(flops(), products + 3.0 * 4 * 256 * (10 * 11 / 2.0 + 502 * 10.0));
+  given.config.windows = {512, 0};
+  EXPECT_DOUBLE_EQ(flops(), products + 3.0 * 4 * 256 * (512 * 513 / 2.0));
 }
 
 TEST(DecoderCost, RefusesFrozenParametersAndNoTokens) {

@@ -1,4 +1,4 @@
-// Covers: embedding_block.cc, head_block.cc, param_ref.cc
+// Covers: embedding_block.cc, head_block.cc, norm.cc, param_ref.cc
 #include <palimpsest/tests/core/models/chain_driver.h>
 
 #include <palimpsest/core/base/error.h>
@@ -30,7 +30,8 @@ DecoderConfig small_config() {
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
   config.head_dim = 8;
-  config.attention_bias = true;
+  config.qkv_bias = true;
+  config.output_bias = true;
   config.mlp_bias = true;
   config.initializer_range = 0.2;
   return complete_decoder_config(config, "test");
@@ -53,12 +54,16 @@ MicroBatch small_batch(const DecoderConfig& config, int64_t rows = 4, int64_t le
 class Golden : public testing::TestWithParam<const char*> {
  protected:
   Golden()
-      : folder_(model_folder(GetParam())),
-        config_(parse_decoder_config(folder_.config_text(), folder_.config_path())),
+      : folder_(model_folder(GetParam())), config_(without_dropout()),
         driver_(build_decoder(config_)),
         batch_(token_batch(golden("input_ids"), golden("labels"))) {
-    folder_.settle_head(config_.tie_word_embeddings);
+    settle_folder(folder_, config_);
     load_weights(folder_, driver_.chain(), driver_.source());
+  }
+  DecoderConfig without_dropout() const {
+    DecoderConfig config = parse_decoder_config(folder_.config_text(), folder_.config_path());
+    config.attention_dropout = 0; // the answers are those of evaluation
+    return config;
   }
   at::Tensor golden(const std::string& name) const {
     return read_tensor(model_folder(GetParam()) + "/golden.safetensors", name);
@@ -109,7 +114,18 @@ TEST_P(Golden, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
 INSTANTIATE_TEST_SUITE_P(
     Models,
     Golden,
-    testing::Values("llama-tiny", "llama-tied", "llama3-rope", "llama-bf16-sharded"),
+    testing::Values(
+        "llama-tiny",
+        "llama-tied",
+        "llama3-rope",
+        "llama-bf16-sharded",
+        "mistral-tiny",
+        "qwen2-tiny",
+        "qwen3-tiny",
+        "gemma-tiny",
+        "gpt2-tiny",
+        "mistral-window",
+        "qwen2-window"),
     [](const auto& test) {
       std::string name = test.param;
       std::replace(name.begin(), name.end(), '-', '_');
@@ -129,22 +145,41 @@ TEST(Decoder, PositionsBeyondTheOriginalContext) {
   EXPECT_LE(relative_difference(logits, read_tensor(file, "long_logits")), kTolerance);
 }
 
+DecoderConfig family_config(const char* family) {
+  DecoderConfig config = small_config();
+  config.family = find_decoder_family(family);
+  config.output_bias = config.family->output_bias != Presence::kNever;
+  config.mlp_bias = config.family->mlp_bias != Presence::kNever;
+  config.hidden_act = config.family->hidden_act;
+  config.tie_word_embeddings = config.family->tie_word_embeddings;
+  config.num_key_value_heads = config.family->rotary ? 2 : 4;
+  if (config.family->windows != WindowRule::kNone) {
+    config.windows = {4, 0}; // fewer than the positions
+  }
+  return complete_decoder_config(config, "test");
+}
+
 /// Everything that must not change a bit, in fp32 and bf16, with and without dropout.
 struct Bits {
   const char* name;
+  const char* family;
   at::ScalarType compute;
   double dropout;
 };
 class SameBits : public testing::TestWithParam<Bits> {
  protected:
-  SameBits() : config_(small_config()), driver_(build()), batch_(small_batch(config_)) {
+  SameBits()
+      : config_(family_config(GetParam().family)), driver_(build()), batch_(small_batch(config_)) {
     plain_loss_ = driver_.run({batch_}).loss_sum;
     plain_ = driver_.gradients();
   }
   ChainDriver build() {
     config_.attention_dropout = GetParam().dropout;
     return make_driver(
-        config_, {.compute = GetParam().compute, .residual_dropout = GetParam().dropout});
+        config_,
+        {.compute = GetParam().compute,
+         .residual_dropout = GetParam().dropout,
+         .embedding_dropout = GetParam().dropout});
   }
   void expect_same(const DriverOptions& options) {
     EXPECT_EQ(driver_.run({batch_}, options).loss_sum, plain_loss_);
@@ -185,10 +220,41 @@ INSTANTIATE_TEST_SUITE_P(
     Decoder,
     SameBits,
     testing::Values(
-        Bits{"fp32", at::kFloat, 0},
-        Bits{"fp32_dropout", at::kFloat, 0.25},
-        Bits{"bf16_dropout", at::kBFloat16, 0.25}),
+        Bits{"fp32", "llama", at::kFloat, 0},
+        Bits{"fp32_dropout", "llama", at::kFloat, 0.25},
+        Bits{"bf16_dropout", "llama", at::kBFloat16, 0.25},
+        Bits{"mistral", "mistral", at::kFloat, 0},
+        Bits{"qwen2", "qwen2", at::kBFloat16, 0.25},
+        Bits{"qwen3", "qwen3", at::kFloat, 0},
+        Bits{"qwen3_bf16_dropout", "qwen3", at::kBFloat16, 0.25},
+        Bits{"gemma", "gemma", at::kFloat, 0},
+        Bits{"gemma_bf16_dropout", "gemma", at::kBFloat16, 0.25},
+        Bits{"gpt2", "gpt2", at::kFloat, 0},
+        Bits{"gpt2_bf16_dropout", "gpt2", at::kBFloat16, 0.25}),
     [](const auto& test) { return test.param.name; });
+
+// Positions are turned relative to each other, so what a query sees through a window is what it sees
+// at the end of a sequence that holds nothing else.
+TEST(Decoder, AQuerySeesItsWindowAlone) {
+  DecoderConfig config = small_config();
+  config.family = find_decoder_family("mistral");
+  config.qkv_bias = config.output_bias = config.mlp_bias = false;
+  config.num_hidden_layers = 1;
+  config.windows = {4};
+  ChainDriver windowed = make_driver(config);
+  config.windows = {};
+  ChainDriver plain = make_driver(config);
+  const MicroBatch batch = small_batch(config, 2, 12);
+  const at::Tensor hidden = windowed.evaluate({batch}).terminal_inputs[0];
+  for (int64_t t = 0; t < 12; ++t) {
+    const int64_t first = std::max<int64_t>(0, t - 3);
+    MicroBatch alone = batch;
+    alone.inputs = batch.inputs.narrow(1, first, t + 1 - first).contiguous();
+    alone.labels = batch.labels.narrow(1, first, t + 1 - first).contiguous();
+    const at::Tensor expected = plain.evaluate({alone}).terminal_inputs[0].select(1, t - first);
+    EXPECT_LE(relative_difference(hidden.select(1, t), expected), kTolerance) << t;
+  }
+}
 
 TEST(Decoder, DropoutMasksDependOnNoMicroBatchSize) {
   DecoderConfig config = small_config();
@@ -314,12 +380,22 @@ TEST(Decoder, InitialisationFollowsNamesAndNothingElse) {
   EXPECT_NEAR(weight.mean().item<double>(), 0, 5 * 0.2 / std::sqrt(count));
   EXPECT_NEAR(weight.std().item<double>(), 0.2, 5 * 0.2 / std::sqrt(2 * count));
   EXPECT_TRUE(driver.parameter("model.norm.weight").eq(1).all().item<bool>());
+  ChainDriver gemma = make_driver(family_config("gemma")); // its gain is 1 + the weight
+  EXPECT_TRUE(gemma.parameter("model.norm.weight").eq(0).all().item<bool>());
   EXPECT_TRUE(driver.parameter("model.layers.0.mlp.up_proj.bias").eq(0).all().item<bool>());
   EXPECT_FALSE(weight.equal(driver.parameter("model.layers.0.mlp.up_proj.weight")));
 
+  // GPT-2 begins what a block adds smaller by the root of the additions, two a layer.
+  ChainDriver gpt2 = make_driver(family_config("gpt2"));
+  const at::Tensor added = gpt2.parameter("transformer.h.0.mlp.c_proj.weight");
+  EXPECT_EQ(added.sizes(), at::IntArrayRef({48, 32})); // [in, out]
+  EXPECT_NEAR(added.std().item<double>(), 0.1, 5 * 0.1 / std::sqrt(2.0 * 48 * 32));
+  EXPECT_NEAR(gpt2.parameter("transformer.h.0.mlp.c_fc.weight").std().item<double>(), 0.2, 0.02);
+
   // The same values in another unit, at another place, and in a shard of it.
   DecoderConfig shorter = config;
-  shorter.attention_bias = false;
+  shorter.qkv_bias = false;
+  shorter.output_bias = false;
   ChainDriver other = make_driver(shorter, {.trainable = [](const std::string& name) {
                                     return name.ends_with("norm.weight");
                                   }});

@@ -114,18 +114,27 @@ BlockUnits make_units(Chain& chain, const std::vector<std::vector<int64_t>>& sha
   return made;
 }
 
+MlpWeights mlp_weights(const BlockUnits& made) {
+  return {
+      .norm = {.gain = made.refs[0], .eps = kEps},
+      .inner = made.refs[1],
+      .inner_bias = made.refs[2],
+      .down = made.refs[3],
+      .down_bias = made.refs[4]};
+}
+
 TEST(HandWritten, AttentionEqualsAutograd) {
   Chain chain;
   const int64_t width = (kHeads + 2 * kKvHeads) * kHeadDim;
   const BlockUnits made = make_units(
       chain, {{kHidden}, {width, kHidden}, {width}, {kHidden, kHeads * kHeadDim}, {kHidden}});
   AttentionBlock block(
-      {.hidden_size = kHidden,
-       .num_heads = kHeads,
-       .num_kv_heads = kKvHeads,
-       .head_dim = kHeadDim,
-       .rms_norm_eps = kEps},
-      {made.refs[0], made.refs[1], made.refs[2], made.refs[3], made.refs[4]},
+      {.hidden_size = kHidden, .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kHeadDim},
+      {.norm = {.gain = made.refs[0], .eps = kEps},
+       .qkv = made.refs[1],
+       .qkv_bias = made.refs[2],
+       .output = made.refs[3],
+       .output_bias = made.refs[4]},
       std::make_shared<RotaryCache>(RopeConfig{}, kHeadDim, 64));
   AutogradBlock reference({.kind = "attention", .function = attention, .parameters = made.refs});
   const at::Tensor x = at::randn({3, 10, kHidden});
@@ -137,9 +146,7 @@ TEST(HandWritten, MlpEqualsAutograd) {
   Chain chain;
   const BlockUnits made = make_units(
       chain, {{kHidden}, {2 * kInner, kHidden}, {2 * kInner}, {kHidden, kInner}, {kHidden}});
-  MlpBlock block(
-      {.hidden_size = kHidden, .intermediate_size = kInner, .rms_norm_eps = kEps},
-      {made.refs[0], made.refs[1], made.refs[2], made.refs[3], made.refs[4]});
+  MlpBlock block({.hidden_size = kHidden, .intermediate_size = kInner}, mlp_weights(made));
   AutogradBlock reference({.kind = "mlp", .function = mlp, .parameters = made.refs});
   const at::Tensor x = at::randn({3, 10, kHidden});
   const at::Tensor dy = at::randn({3, 10, kHidden});
@@ -164,9 +171,7 @@ TEST(HandWritten, TapesOwnWhatTheyPromise) {
   Chain chain;
   const BlockUnits made = make_units(
       chain, {{kHidden}, {2 * kInner, kHidden}, {2 * kInner}, {kHidden, kInner}, {kHidden}});
-  MlpBlock block(
-      {.hidden_size = kHidden, .intermediate_size = kInner, .rms_norm_eps = kEps},
-      {made.refs[0], made.refs[1], made.refs[2], made.refs[3], made.refs[4]});
+  MlpBlock block({.hidden_size = kHidden, .intermediate_size = kInner}, mlp_weights(made));
   const Tensors inputs = {at::randn({3, 10, kHidden})};
   constexpr int64_t kRows = 30;
   const auto bytes = [&](TapeMode tape) {

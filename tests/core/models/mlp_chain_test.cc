@@ -101,13 +101,18 @@ TEST(MlpChain, BadWidthsAreRefused) {
 TEST(Models, FamiliesByName) {
   ModelRegistry families("model.family");
   register_models(families);
-  EXPECT_EQ(families.names(), (std::vector<std::string>{"llama", "mlp"}));
+  EXPECT_EQ(
+      families.names(),
+      (std::vector<std::string>{"gemma", "gpt2", "llama", "mistral", "mlp", "qwen2", "qwen3"}));
   EXPECT_EQ(families.at("mlp").build({.mlp = {.widths = {2, 3, 1}}}).blocks.size(), 2U);
   try {
     families.at("lama");
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(), "model.family: 'lama' is unknown; give one of llama, mlp");
+    EXPECT_STREQ(
+        error.what(),
+        "model.family: 'lama' is unknown; give one of gemma, gpt2, llama, mistral, mlp, qwen2, "
+        "qwen3");
   }
 }
 

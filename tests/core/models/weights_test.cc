@@ -18,7 +18,7 @@ struct Loaded {
       : folder(model_folder(name)),
         config(parse_decoder_config(folder.config_text(), folder.config_path())),
         driver(build_decoder(config, {.compute = compute})) {
-    folder.settle_head(config.tie_word_embeddings);
+    settle_folder(folder, config);
     load_weights(folder, driver.chain(), driver.source());
   }
   HfFolder folder;
@@ -27,7 +27,13 @@ struct Loaded {
 };
 
 TEST(Weights, EveryTensorIsLoadedExactlyAndExportedByteForByte) {
-  for (const char* name : {"llama-tiny", "llama-tied", "llama-bf16-sharded"}) {
+  for (const char* name :
+       {"llama-tiny",
+        "llama-tied",
+        "llama-bf16-sharded",
+        "qwen3-tiny",
+        "gemma-tiny",
+        "gpt2-tiny"}) {
     Loaded model(name);
     const TensorFiller fill = export_filler(model.driver.chain(), model.driver.source());
     for (const auto& [tensor, entry] : model.folder.tensors()) {
@@ -85,7 +91,7 @@ TEST(Weights, EveryFaultIsListedAtOnce) {
   DecoderConfig config = parse_decoder_config(folder.config_text(), folder.config_path());
   config.intermediate_size = 100; // mis-shaped
   config.num_hidden_layers = 5; // missing
-  config.attention_bias = true; // missing
+  config.output_bias = true; // missing
   ChainDriver driver(build_decoder(config));
   try {
     load_weights(folder, driver.chain(), driver.source());
