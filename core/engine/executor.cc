@@ -84,10 +84,8 @@ class StepRun {
   /// alone are issued, in the room that the step's values and tapes leave.
   void drain(size_t index, const Op& op) {
     const bool again = outcome_.shortage.has_value();
-    outcome_.shortage = MemoryShortage{
-        .index = index,
-        .op = op,
-        .refused = services_.memory.take_refusal().value_or(RefusedAllocation())};
+    outcome_.shortage =
+        MemoryShortage{.index = index, .op = op, .refused = latest_refusal(services_.memory)};
     if (again || agreed_ || services_.peers != nullptr) {
       throw EnvironmentError("{}", describe(*outcome_.shortage, job_));
     }

@@ -15,6 +15,17 @@
 
 namespace palimpsest {
 
+RefusedAllocation latest_refusal(MemoryContext& memory) {
+  if (const auto tracked = memory.take_refusal()) {
+    return *tracked;
+  }
+  RefusedAllocation held{.live = memory.total().live, .limit = memory.limit()};
+  for (const Category category : kMemoryCategories) {
+    held.by_category[static_cast<size_t>(category)] = memory.usage(category).live;
+  }
+  return held;
+}
+
 std::string describe(const Op& op, const Job& job) {
   const std::string kind(to_text(op.kind));
   if (op.block >= 0) {
@@ -50,11 +61,12 @@ std::string largest_holders(const RefusedAllocation& refused) {
 } // namespace
 
 std::string describe(const RefusedAllocation& refused, const std::string& doing) {
-  std::string text = "out of memory " + doing;
-  if (refused.bytes == 0) {
-    return text + ": a library was refused the memory it needs";
-  }
-  text += fmt::format(": {} wanted, {}", format_bytes(refused.bytes), format_bytes(refused.live));
+  std::string text = fmt::format(
+      "out of memory {}: {}, {}",
+      doing,
+      refused.bytes == 0 ? "a library was refused the memory it needs"
+                         : format_bytes(refused.bytes) + " wanted",
+      format_bytes(refused.live));
   if (refused.limit < std::numeric_limits<int64_t>::max()) {
     text += fmt::format(" of at most {}", format_bytes(refused.limit));
   }
@@ -70,8 +82,7 @@ void name_shortages(
     const std::string& doing,
     const std::function<void()>& part) {
   const auto refused = [&] {
-    return EnvironmentError(
-        "{}", describe(memory.take_refusal().value_or(RefusedAllocation()), "while " + doing));
+    return EnvironmentError("{}", describe(latest_refusal(memory), "while " + doing));
   };
   memory.take_refusal(); // an earlier one that was dealt with
   try {

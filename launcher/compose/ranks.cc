@@ -4,6 +4,7 @@
 #include <palimpsest/parallel/comm/all_texts.h>
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <exception>
@@ -19,6 +20,8 @@ std::string caught(const std::function<void()>& part) {
     return {};
   } catch (const Error& error) {
     return std::to_string(error.exit_code()) + " " + error.what();
+  } catch (const c10::OutOfMemoryError& error) {
+    return std::string("1 ") + error.what_without_backtrace();
   } catch (const std::bad_alloc&) {
     return "1 out of memory: the system gives no more";
   } catch (const std::exception& error) {

@@ -49,11 +49,12 @@ void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& s
   ++tries_;
   std::string what = "the step runs again";
   if (excess > 0 || tries_ >= kTriesOfAPlan) {
-    const bool tighter = plans_.tighten(micro_batches, excess);
     ranks_.together([&] {
-      if (!tighter && shortage) {
-        throw EnvironmentError("{}; {}", mine, plans_.advice(micro_batches));
-      }
+      name_shortages(memory_, "planning the step anew", [&] {
+        if (!plans_.tighten(micro_batches, excess) && shortage) {
+          throw EnvironmentError("{}; {}", mine, plans_.advice(micro_batches));
+        }
+      });
     });
     require_same_plan(ranks_, plans_, micro_batches);
     what += fmt::format(

@@ -100,6 +100,25 @@ class SkippedLimit final : public Observer {
   int64_t in_a_row_ = 0;
 };
 
+std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore& store) {
+  std::vector<UnitLayout> layouts;
+  for (const int unit : job.trained_units(0)) {
+    layouts.push_back(store.layout(unit));
+  }
+  return layouts;
+}
+
+/// A checkpoint of the output folder that keeps what its model's folder held, where that is gone.
+std::optional<std::filesystem::path> kept_model(const RunConfig& config) {
+  std::error_code error;
+  if (!config.model().has_path() || std::filesystem::exists(config.model().path(), error)) {
+    return std::nullopt;
+  }
+  std::vector<std::string> passed_over;
+  const auto newest = newest_checkpoint(config.training().output(), Damaged::kSkip, passed_over);
+  return newest ? std::optional(newest->folder) : std::nullopt;
+}
+
 } // namespace
 
 Run::Run(RunConfig config, bool allow_change)
@@ -182,8 +201,10 @@ void Run::plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkC
     agree_on_cost(cost, *ranks_.world());
   }
   ranks_.together([&] {
-    plans_.emplace(config_, std::move(cost), mesh_, links, budget, micro_batch);
-    plans_->plan(micro_batches());
+    name_shortages(memory_, "planning a step", [&] {
+      plans_.emplace(config_, std::move(cost), mesh_, links, budget, micro_batch);
+      plans_->plan(micro_batches());
+    });
   });
 }
 
@@ -214,7 +235,7 @@ void Run::open() {
       config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
   batch_ = derive_batch(config_, ranks_.size());
   mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
-  model_.emplace(config_, checkpoints_ ? checkpoints_->start() : std::nullopt);
+  model_.emplace(config_, checkpoints_ ? checkpoints_->start() : kept_model(config_));
   OpenedData data = open_data(data_settings(config_, *model_));
   model_->check_length(data.samples->input_size());
   notes_ = model_->notes();
@@ -256,11 +277,13 @@ void Run::compare_ranks() {
 void Run::plan_all_windows() {
   std::map<std::string, std::string> signatures;
   ranks_.together([&] {
-    for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
-      const auto count = static_cast<int>(batches_->micro_batch_sizes(step).size());
-      signatures[fmt::format("plan of {} micro-batches", count)] =
-          std::to_string(plans_->signature(count));
-    }
+    name_shortages(memory_, "planning the steps", [&] {
+      for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
+        const auto count = static_cast<int>(batches_->micro_batch_sizes(step).size());
+        signatures[fmt::format("plan of {} micro-batches", count)] =
+            std::to_string(plans_->signature(count));
+      }
+    });
   });
   if (ranks_.world() != nullptr) {
     ranks_.alike([&] { require_same(*ranks_.world(), signatures); });
@@ -362,11 +385,7 @@ bool Run::train(const std::vector<Observer*>& observers) {
   if (plans_->budget()) {
     all.push_back(&monitor);
   }
-  std::vector<UnitLayout> layouts;
-  for (const int unit : full_plan().job.trained_units(0)) {
-    layouts.push_back(store_->layout(unit));
-  }
-  StepAgreement agreement(std::move(layouts), groups_, memory_);
+  StepAgreement agreement(trained_layouts(full_plan().job, *store_), groups_, memory_);
   Executor executor(
       model_->chain(),
       {.params = *store_,
@@ -400,7 +419,9 @@ bool Run::train(const std::vector<Observer*>& observers) {
     all.push_back(&periodic_save);
   }
   const int64_t begin = position_.step;
-  const bool finished = trainer.run(all);
+  bool finished = false;
+  name_shortages(
+      memory_, "training, outside of a step's plan", [&] { finished = trainer.run(all); });
   position_ = trainer.position();
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
   const bool due = !finished || (position_.step > begin && !tried);

@@ -43,7 +43,7 @@ class Run {
   /// Ends on all ranks, with a UserError naming the first difference, where their models, data or
   /// plans differ: that would hang or, worse, train something else. With `allow_change` it may go on
   /// from a checkpoint of a config with another meaning. `ranks` outlive the run; where they are
-  /// only planned, the output folder is not looked at.
+  /// only planned, the output folder is looked at for a model whose own folder is gone alone.
   Run(RunConfig config, Ranks& ranks, bool allow_change = false);
   /// A single process.
   explicit Run(RunConfig config, bool allow_change = false);

@@ -1,5 +1,6 @@
 // Covers: plan_table.cc
 #include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/plan/simulate.h>
 #include <palimpsest/launcher/cli/plan_table.h>
@@ -9,8 +10,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <fstream>
+#include <optional>
 #include <regex>
+#include <set>
 
 namespace palimpsest {
 namespace {
@@ -25,15 +27,7 @@ class PlanVerb : public testing::ProgramFixture {
  protected:
   void SetUp() override {
     ProgramFixture::SetUp();
-    path_ = (folder_ / "run.yaml").string();
-    std::ofstream(folder_ / "corpus.txt") << std::string(33 * 12, 'a');
-    std::ofstream(path_) << fmt::format(
-        "model: {{preset: tiny}}\n"
-        "data: {{files: [{}], sequence_length: 32}}\n"
-        "training: {{global_batch_size: 4, micro_batch_size: 2, threads: 1, output: {}}}\n"
-        "optimizer: {{learning_rate: 1e-3}}\n",
-        (folder_ / "corpus.txt").string(),
-        (folder_ / "out").string());
+    path_ = write_tiny_config();
   }
   std::string path_;
 };
@@ -61,6 +55,80 @@ TEST_F(PlanVerb, PrintsThePeakThatSimulationPromises) {
     EXPECT_EQ(row(outcome.out, "checkpointing"), std::string(policy) + ", full tapes");
     EXPECT_FALSE(std::filesystem::exists(folder_ / "out")); // it plans and writes nothing
   }
+}
+
+// What a budget came to: the row says what the run's plan is.
+TEST_F(PlanVerb, SaysTheBudgetAndWhatWasChosenForIt) {
+  const Outcome fixed = run({"plan", path_, "memory.device_budget=64MiB"});
+  ASSERT_EQ(fixed.exit_code, 0) << fixed.err;
+  EXPECT_EQ(
+      row(fixed.out, "checkpointing"), "none, full tapes; micro-batches of 2; budget 64.0 MiB");
+  const std::string all = "activation_checkpointing=auto";
+  EXPECT_THAT(
+      row(run({"plan", path_, all}).out, "checkpointing"),
+      MatchesRegex("auto: none, full tapes; micro-batches of 2; budget .* [MGT]iB"));
+  const std::string tight = run({"plan", path_, all, "memory.device_budget=1"}).err;
+  std::smatch least;
+  ASSERT_TRUE(std::regex_search(tight, least, std::regex("\\(([0-9]+) bytes\\) at least")));
+  for (const char* policy : {"auto", "dynamic_programming", "revolve"}) {
+    for (const int64_t extra : {0, 40'000, 100'000}) {
+      const std::vector<std::string> overrides = {
+          std::string("activation_checkpointing=") + policy,
+          fmt::format("memory.device_budget={}", std::stoll(least.str(1)) + extra)};
+      std::optional<palimpsest::Run>
+          made; // one: another measures other seconds, and may choose else
+      try {
+        made.emplace(load_config(path_, overrides));
+      } catch (const UserError& error) { // revolve needs more than the least
+        EXPECT_THAT(error.what(), HasSubstr("is not enough for a step"));
+        continue;
+      }
+      palimpsest::Run& planned = *made;
+      const StepChoice& choice = planned.plans().choice(planned.micro_batches());
+      const std::string said = row(describe_run(planned), "checkpointing");
+      EXPECT_THAT(said, HasSubstr(choice.policy));
+      EXPECT_EQ(said.starts_with("auto: "), std::string(policy) == "auto");
+      EXPECT_THAT(said, HasSubstr("; micro-batches of 2; budget "));
+      std::set<TapeMode> tapes; // that the layers' blocks leave, of 1 embedding, 8 of them, 1 head
+      for (const Op& op : planned.full_plan().plan) {
+        if (op.kind == OpKind::kForward && op.block > 0 && op.block < 9) {
+          tapes.insert(op.tape);
+        }
+      }
+      std::smatch named;
+      ASSERT_TRUE(std::regex_search(said, named, std::regex(", ([a-z]+( and full)?) tapes; m")));
+      const bool lean = tapes.contains(TapeMode::kLean);
+      const bool full = tapes.contains(TapeMode::kFull);
+      EXPECT_EQ(named.str(1), lean && full ? "lean and full" : lean ? "lean" : "full") << said;
+    }
+  }
+}
+
+// A run that goes on has no use for the folder of the model that it began with.
+TEST_F(PlanVerb, PlansFromWhatACheckpointKeepsWhereTheModelsFolderIsGone) {
+  namespace fs = std::filesystem;
+  const fs::path model = folder_ / "model";
+  fs::copy(
+      fs::path(PALIMPSEST_TEST_DATA) / "models/llama-tiny", model, fs::copy_options::recursive);
+  const std::vector<std::string> words = {
+      path_, "model.preset=null", "model.path=" + model.string(), "data.sequence_length=16"};
+  const auto verb = [&](const std::string& name) {
+    std::vector<std::string> all = {name};
+    all.insert(all.end(), words.begin(), words.end());
+    return run(all);
+  };
+  const Outcome before = verb("plan");
+  ASSERT_EQ(before.exit_code, 0) << before.err;
+  ASSERT_EQ(verb("train").exit_code, 0);
+  fs::remove_all(model);
+  const Outcome after = verb("plan");
+  ASSERT_EQ(after.exit_code, 0) << after.err;
+  for (const char* name : {"model", "batch", "checkpointing", "peak"}) {
+    EXPECT_EQ(row(after.out, name), row(before.out, name));
+  }
+  EXPECT_THAT(row(after.out, "note"), HasSubstr("is gone: config and tokenizer are taken from"));
+  fs::remove_all(folder_ / "out");
+  EXPECT_EQ(verb("plan").exit_code, 2);
 }
 
 // Four decoder layers: 2N = 8 layer executions a micro-batch with all tapes, 3N = 12 with none.

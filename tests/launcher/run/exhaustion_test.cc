@@ -1,10 +1,11 @@
-// Covers: core/engine/memory_shortage.cc
 // Memory that runs out in the middle of a step: the step runs again with the same bits, or the run
 // ends with a message; nobody hangs.
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
 #include <palimpsest/tests/support/files/letters.h>
+
+#include <ATen/ops/empty.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -158,6 +159,33 @@ TEST(Exhaustion, NothingIsAllocatedAfterTheRanksHaveAgreed) {
     EXPECT_GT(run.allocations, 100) << compute;
     EXPECT_EQ(run.after, 0) << compute;
   }
+}
+
+/// Asks for memory between steps that nobody has.
+class AskBetweenSteps final : public Observer {
+ public:
+  explicit AskBetweenSteps(MemoryContext& memory) : memory_(memory) {}
+  void step_end(const StepRecord&) override {
+    memory_.set_allocation_hook(fail_at_allocation(1));
+    at::empty({1 << 20}, at::kByte);
+  }
+
+ private:
+  MemoryContext& memory_;
+};
+
+// Outside of any plan there is nothing to run again: the message has bytes, phase and holders.
+TEST(Exhaustion, BetweenStepsItIsNamed) {
+  const TestFolder folder;
+  palimpsest::Run run(testing::run_config(yaml(folder), folder, {"training.global_batch_size=4"}));
+  run.prepare();
+  AskBetweenSteps ask(run.memory());
+  EXPECT_THAT(
+      [&] { run.train({&ask}); },
+      ::testing::ThrowsMessage<EnvironmentError>(AllOf(
+          HasSubstr("out of memory while training, outside of a step's plan: 1.00 MiB wanted, "),
+          HasSubstr(" held: optimizer "),
+          HasSubstr(", parameters "))));
 }
 
 TEST(Exhaustion, OneRankOutOfMemoryMakesAllRunTheStepAgain) {

@@ -8,6 +8,8 @@
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
 #include <palimpsest/tests/support/files/letters.h>
 
+#include <ATen/ops/empty.h>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -312,6 +314,28 @@ TEST(Resume, AnErrorOfOneRankEndsAll) {
     }
   });
   EXPECT_THAT(messages, ::testing::Each(std::string("rank 1: no file x")));
+}
+
+// Memory that runs out on one rank is the environment's error of all, with what was wanted.
+TEST(Resume, AShortageOfOneRankEndsAllWithItsBytes) {
+  std::vector<std::string> messages(2);
+  testing::on_ranks(2, [&](Communicator& world, MemoryContext& memory) {
+    Ranks ranks(world, {.ranks = 2});
+    try {
+      ranks.together([&] {
+        if (world.rank() == 1) {
+          memory.set_allocation_hook(fail_at_allocation(1));
+          at::empty({6}, at::kByte);
+        }
+      });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit_code(), 1);
+      messages[static_cast<size_t>(world.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(
+      messages,
+      ::testing::Each(HasSubstr("rank 1: injected failure of allocation 1, which wanted 6")));
 }
 
 } // namespace
