@@ -3,11 +3,10 @@
 // parameters with fewer elements than ranks, an optimizer whose memory shows in closed form.
 
 #include <palimpsest/core/models/autograd_block.h>
-#include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/optim/adamw.h>
 #include <palimpsest/launcher/compose/checkpoint_export.h>
-#include <palimpsest/tests/core/engine/scalar_chain.h>
 #include <palimpsest/tests/launcher/run/chain_run.h>
+#include <palimpsest/tests/launcher/run/chains.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -29,6 +28,7 @@ using testing::ChainRun;
 using testing::ChainTask;
 using ::testing::ElementsAre;
 using testing::TestFolder;
+using testing::tiny_decoder;
 
 struct Layout {
   int ranks;
@@ -88,11 +88,7 @@ States all_states(const std::filesystem::path& folder) {
 // would be 0.390224, without either 0.6.
 TEST(SavedChain, MomentsAndTheirCountAreSaved) {
   const ChainTask task{
-      .build =
-          [] {
-            thread_local testing::Counts own; // ranks are threads
-            return testing::scalar_chain(1, {0}, own);
-          },
+      .build = testing::one_weight_chain,
       .fill = [](Chain&, const UnitSource& source) { source(0).values.fill_(1); },
       .batch =
           [](int64_t step, int) {
@@ -130,25 +126,14 @@ ChainTask small_units() {
       .build =
           [] {
             Chain chain;
-            for (int index = 0; index < 4; ++index) {
-              const std::string name = fmt::format("w{}", kSizes[index]);
-              const BlockUnits made = add_units(
-                  chain,
-                  name,
-                  {{{.name = name, .shape = {kSizes[index]}}}},
-                  at::kFloat,
-                  [](const std::string&) { return true; });
-              ChainBlock entry;
-              entry.block = std::make_unique<AutogradBlock>(AutogradSpec{
-                  .kind = name, .function = times_one_plus_mean, .parameters = made.refs});
-              entry.name = name;
-              entry.reads = entry.saves = {{index - 1, 0}};
-              entry.units = made.units;
-              chain.blocks.push_back(std::move(entry));
-              chain.layers.push_back({name, {index, index + 1}});
+            for (const int64_t size : kSizes) {
+              const std::string name = fmt::format("w{}", size);
+              testing::add_layer(chain, name, {size}, [&](const ParamRef& weight) {
+                return std::make_unique<AutogradBlock>(AutogradSpec{
+                    .kind = name, .function = times_one_plus_mean, .parameters = {weight}});
+              });
             }
-            chain.terminal = std::make_unique<testing::SumLoss>();
-            chain.terminal_reads = {{3, 0}};
+            testing::add_sum_loss(chain);
             return chain;
           },
       .fill =
@@ -201,17 +186,6 @@ TEST(SavedChain, FewerElementsThanRanks) {
       EXPECT_EQ(all_states(output / step_folder(step)), all_states(folder / name.string()));
     }
   }
-}
-
-DecoderConfig tiny_decoder() {
-  DecoderConfig config;
-  config.vocab_size = 67;
-  config.hidden_size = 24;
-  config.intermediate_size = 56;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  return complete_decoder_config(config, "model");
 }
 
 /// Whether a parameter is in the first or the third of the four layers.

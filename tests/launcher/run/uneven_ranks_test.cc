@@ -2,11 +2,10 @@
 // targets.
 
 #include <palimpsest/core/models/autograd_block.h>
-#include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/optim/adamw.h>
 #include <palimpsest/tests/core/data/tensors.h>
-#include <palimpsest/tests/core/engine/scalar_chain.h>
 #include <palimpsest/tests/launcher/run/chain_run.h>
+#include <palimpsest/tests/launcher/run/chains.h>
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -29,6 +28,7 @@ using testing::ChainTask;
 using ::testing::ElementsAre;
 using testing::Finished;
 using testing::TestFolder;
+using testing::tiny_decoder;
 
 /// y = x w^T on micro-batches whose first label names the branch. Others pass, and then nobody
 /// touches the weight or its gradient.
@@ -112,26 +112,15 @@ Chain branches(int64_t width, bool by_autograd = false) {
   Chain chain;
   for (const int branch : {0, 1}) {
     const std::string name = fmt::format("branch.{}", branch);
-    const BlockUnits made = add_units(
-        chain,
-        name,
-        {{{.name = name, .shape = {width, width}}}},
-        at::kFloat,
-        [](const std::string&) { return true; });
-    ChainBlock entry;
-    if (by_autograd) {
-      entry.block = autograd_branch(made.refs[0], branch);
-    } else {
-      entry.block = std::make_unique<BranchBlock>(made.refs[0], branch);
-    }
-    entry.name = name;
-    entry.reads = entry.saves = {{branch - 1, 0}};
-    entry.units = made.units;
-    chain.blocks.push_back(std::move(entry));
-    chain.layers.push_back({name, {branch, branch + 1}});
+    const auto block = [&](const ParamRef& weight) -> std::unique_ptr<Block> {
+      if (by_autograd) {
+        return autograd_branch(weight, branch);
+      }
+      return std::make_unique<BranchBlock>(weight, branch);
+    };
+    testing::add_layer(chain, name, {width, width}, block);
   }
-  chain.terminal = std::make_unique<testing::SumLoss>();
-  chain.terminal_reads = {{1, 0}};
+  testing::add_sum_loss(chain);
   return chain;
 }
 
@@ -231,11 +220,7 @@ TEST(UnevenRanks, BranchesTrainAsInOneProcess) {
 // so is the norm, whatever the stage, where a last micro-batch alone would give 4.
 TEST(UnevenRanks, EveryMicroBatchCountsOnceInTheMean) {
   const ChainTask task{
-      .build =
-          [] {
-            thread_local testing::Counts counts; // ranks are threads
-            return testing::scalar_chain(1, {0}, counts);
-          },
+      .build = testing::one_weight_chain,
       .fill = [](Chain&, const UnitSource& source) { source(0).values.fill_(1); },
       .batch = [](int64_t,
                   int g) { return testing::token_losses({1.0F + static_cast<float>(g / 2)}); },
@@ -253,17 +238,6 @@ TEST(UnevenRanks, EveryMicroBatchCountsOnceInTheMean) {
       }
     }
   }
-}
-
-DecoderConfig tiny_decoder() {
-  DecoderConfig config;
-  config.vocab_size = 67;
-  config.hidden_size = 24;
-  config.intermediate_size = 56;
-  config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  return complete_decoder_config(config, "model");
 }
 
 /// A row of `length` token ids that predict each other.
