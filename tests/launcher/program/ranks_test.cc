@@ -129,6 +129,10 @@ TEST_F(ProgramErrors, WhatAllRanksSeeIsToldOnce) {
     if (starter == Starter::kTorchrun) { // its own code is 1 for any; it tells the rank's
       EXPECT_THAT(err(), HasSubstr("exitcode  : 2"));
     }
+    // and what each finds by itself, before the ranks meet
+    const pid_t early = train(starter, 2, config, {"training.stepz=3"});
+    EXPECT_EQ(wait_for(early, kPatience), code_of_job(starter, 2));
+    EXPECT_EQ(count(out() + err(), "training.stepz: unknown key"), 1U) << out() << err();
   }
 }
 
@@ -147,8 +151,10 @@ TEST_F(ProgramErrors, AMissingRankIsNamedWhenTheTimeToStartIsOver) {
   EXPECT_EQ(wait_for(start(start_rank(0))), 1);
   EXPECT_THAT(err(), HasSubstr("rank 1 did not come to 127.0.0.1:"));
   EXPECT_THAT(err(), HasSubstr("within 1 s, 1 of 2 ranks did"));
+  EXPECT_THAT(err(), HasSubstr("parallel.startup_timeout sets how long they are waited for"));
   EXPECT_EQ(wait_for(start(start_rank(1))), 1);
   EXPECT_THAT(err(), HasSubstr("rank 0 could not be reached at 127.0.0.1:"));
+  EXPECT_THAT(err(), HasSubstr("parallel.startup_timeout sets how long it is tried"));
   EXPECT_THAT(err(), HasSubstr("within 1 s"));
 }
 

@@ -2,12 +2,14 @@
 
 #include <palimpsest/tests/launcher/program/program_testing.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 namespace palimpsest {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::eventually;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 using nlohmann::json;
@@ -16,6 +18,9 @@ class Stack : public testing::ProgramRanks {
  protected:
   /// `stack CONFIG more…` of a model whose activations weigh most; the exit code.
   int stack(const testing::Words& more) {
+    return wait_for(start_stack(more), 120s).value_or(-1);
+  }
+  pid_t start_stack(const testing::Words& more) {
     std::string text;
     for (int index = 0; index < 8 * 65; ++index) {
       text += static_cast<char>('a' + index * index % 23);
@@ -31,7 +36,16 @@ class Stack : public testing::ProgramRanks {
     testing::Words words = {
         PALIMPSEST_PROGRAM, "stack", file("run.yaml"), "training.output=" + output().string()};
     words.insert(words.end(), more.begin(), more.end());
-    return wait_for(start(words), 120s).value_or(-1);
+    return start(words);
+  }
+  /// The hidden folder of the rows' runs, while there is one.
+  std::string scratch() const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().filename().string().starts_with(".run-stack")) {
+        return entry.path().filename();
+      }
+    }
+    return "";
   }
   std::string file(const std::string& name) const {
     return (folder_ / name).string();
@@ -91,6 +105,32 @@ TEST_F(Stack, SaysWhichRowFailedAndWhatItSaid) {
   EXPECT_EQ(stack({"--only", "lean", "data.files=[/nonexistent/a.safetensors]"}), 2);
   EXPECT_THAT(err(), HasSubstr("the row 'baseline' ended with exit code 2"));
   EXPECT_THAT(err(), HasSubstr("/nonexistent/a.safetensors"));
+}
+
+// The row's processes end with it, ranks too, and nothing stays on the disk.
+TEST_F(Stack, ASignalLeavesNothingBehind) {
+  struct Case {
+    int signal;
+    testing::Words words;
+    std::string when; // is there
+    std::string row;
+  };
+  const std::vector<Case> cases = {
+      {SIGTERM, {"--only", "lean", "--steps", "1000000"}, "0/run/metrics.jsonl", "baseline"},
+      {SIGINT, {"--only", "zero3", "--steps", "2"}, "1/run/logs", "+ ZeRO-3 on 2 ranks"}};
+  for (const Case& one : cases) {
+    const pid_t process = start_stack(one.words);
+    ASSERT_TRUE(eventually(120s, [&] {
+      return std::filesystem::exists(folder_ / scratch() / one.when);
+    })) << err();
+    kill(process, one.signal);
+    EXPECT_EQ(wait_for(process, 60s), 128 + one.signal) << err();
+    EXPECT_THAT(err(), HasSubstr(fmt::format("stack: ended by signal {} (", one.signal)));
+    EXPECT_THAT(err(), HasSubstr("in the row '" + one.row + "'"));
+    EXPECT_TRUE(all_gone(5s));
+    EXPECT_EQ(scratch(), "");
+    EXPECT_FALSE(std::filesystem::exists(output()));
+  }
 }
 
 TEST_F(Stack, WrongUseEndsBeforeAnythingRuns) {
