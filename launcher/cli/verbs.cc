@@ -4,6 +4,7 @@
 #include <palimpsest/launcher/cli/launch_verb.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
 #include <palimpsest/launcher/cli/stack_verb.h>
+#include <palimpsest/launcher/cli/tokenize_verb.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 
@@ -13,6 +14,7 @@ void register_verbs(CLI::App& program) {
   add_train_verb(program);
   add_plan_verb(program);
   add_stack_verb(program);
+  add_tokenize_verb(program);
   add_export_verb(program);
   add_inspect_verb(program);
   add_config_verb(program);

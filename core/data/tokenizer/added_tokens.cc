@@ -108,7 +108,9 @@ void AddedTokenFinder::find(std::string_view text, const std::function<void(cons
     if (done < begin) {
       visit({std::nullopt, done, begin});
     }
-    visit({token->id, begin, end});
+    if (begin < end) { // else the token before took all of it
+      visit({token->id, begin, end});
+    }
     done = end;
   }
   if (done < text.size()) {

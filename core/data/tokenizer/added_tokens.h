@@ -41,9 +41,8 @@ class AddedTokenFinder {
   bool empty() const {
     return tokens_.empty();
   }
-  /// The pieces of valid UTF-8 in order; those between tokens are not empty. After a token that
-  /// took white space which itself belongs to a token, two pieces overlap, as in the reference
-  /// library.
+  /// The pieces of valid UTF-8 in order, none of them empty. Where a token's white space is itself a
+  /// token, that one overlaps it, or is left out if it strips too: as in the reference library.
   void find(std::string_view text, const std::function<void(const Piece&)>& visit) const;
 
  private:

@@ -16,11 +16,12 @@ namespace {
 constexpr size_t kJitStackStart = size_t{64} << 10;
 constexpr size_t kJitStackLimit = size_t{64} << 20;
 
-// As members of a class. PCRE2's own \s also has U+180E, which is no white space since Unicode 6.3;
-// its \w lacks marks, and Oniguruma's also has the numbers of Latin-1 that are no digits.
+// As members of a class. PCRE2's own \s also has U+180E, which is no white space since Unicode 6.3,
+// and its \w lacks marks.
 constexpr std::string_view kSpaces = R"(\p{Z}\x{9}-\x{d}\x{85})";
-constexpr std::string_view kWordCharacters =
-    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
+constexpr std::string_view kWordCharacters = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// Outside of classes Oniguruma's \w also has the numbers of Latin-1 that are no digits.
+constexpr std::string_view kLatinNumbers = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 
 struct FreeCode {
   void operator()(pcre2_code* code) const {
@@ -102,17 +103,16 @@ class Translation {
     const char letter = at_ + 1 < expression_.size() ? expression_[at_ + 1] : '\0';
     switch (letter) {
       case 's':
-      case 'w': {
-        const std::string_view members = letter == 's' ? kSpaces : kWordCharacters;
-        write(in_class_ ? std::string(members) : fmt::format("[{}]", members), 2);
+        shorthand("", kSpaces, "");
         break;
-      }
       case 'S':
+        shorthand("^", kSpaces, "");
+        break;
+      case 'w':
+        shorthand("", kWordCharacters, kLatinNumbers);
+        break;
       case 'W':
-        if (in_class_) {
-          refuse(fmt::format("\\{} inside a class", letter));
-        }
-        write(fmt::format("[^{}]", letter == 'S' ? kSpaces : kWordCharacters), 2);
+        shorthand("^", kWordCharacters, kLatinNumbers);
         break;
       case 'h':
       case 'H':
@@ -126,6 +126,14 @@ class Translation {
       default:
         keep(2);
     }
+  }
+
+  /// `beyond`: further members outside of a class.
+  void shorthand(std::string_view negation, std::string_view members, std::string_view beyond) {
+    if (in_class_ && !negation.empty()) {
+      refuse(fmt::format("\\{} inside a class", expression_[at_ + 1]));
+    }
+    write(in_class_ ? std::string(members) : fmt::format("[{}{}{}]", negation, members, beyond), 2);
   }
 
   /// \p{Han} is a script here, without the extensions that PCRE2 adds.

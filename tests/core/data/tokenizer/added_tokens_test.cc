@@ -38,6 +38,14 @@ TEST(AddedTokens, TakeTheSpaceBesideThem) {
   EXPECT_EQ(pieces_of(tokens, " <b> <b> "), "3( <b> )|3(<b> )");
 }
 
+/// What the reference library makes of white space that two tokens want.
+TEST(AddedTokens, ShareWhiteSpaceAsTheReference) {
+  EXPECT_EQ(pieces_of({{.content = "  ", .id = 1, .rstrip = true}}, "    "), "1(    )|1(  )");
+  EXPECT_EQ(
+      pieces_of({{.content = "  ", .id = 1, .lstrip = true, .rstrip = true}}, "    a"),
+      "1(    )|a");
+}
+
 TEST(AddedTokens, StandAloneWhereTheyMust) {
   const std::vector<AddedToken> tokens{{.content = "[P]", .id = 1, .single_word = true}};
   EXPECT_EQ(pieces_of(tokens, "[P] a[P] [P]\xc3\xa9 -[P]-"), "1([P])| a[P] [P]\xc3\xa9 -|1([P])|-");

@@ -34,12 +34,14 @@ TEST(Regex, ReadsOnigurumasSyntax) {
   EXPECT_TRUE(found(R"([^\s])", kVowelSeparator));
   EXPECT_TRUE(found(R"(^b$)", "a\nb\nc")); // at every line
   EXPECT_TRUE(found(R"([a\]]x)", "]x"));
-  // Word characters are letters, marks, digits, connectors, and what numbers Latin-1 has.
-  for (const char* text : {"a", "\xcc\x81", "7", "_", "\xc2\xb2", "\xe2\x93\x90"}) {
+  // Word characters are letters, marks, digits and connectors, the circled letters among them.
+  for (const char* text : {"a", "\xcc\x81", "7", "_", "\xe2\x93\x90"}) {
     EXPECT_TRUE(found(R"(\w)", text)) << text;
     EXPECT_FALSE(found(R"(\W|[^\w])", text)) << text;
   }
   EXPECT_FALSE(found(R"(\w)", "\xe2\x82\x82")); // the subscript two
+  EXPECT_TRUE(found(R"(\w)", "\xc2\xb2")); // the superscript two, outside of classes only
+  EXPECT_FALSE(found(R"([\w])", "\xc2\xb2"));
   EXPECT_TRUE(found(R"(\p{Han})", "\xe4\xbd\xa0"));
   EXPECT_FALSE(found(R"(\p{Han})", "\xe3\x80\x82")); // a full stop that several scripts share
   EXPECT_TRUE(found(R"(\P{Han}\p{Any}\p{Lu})", "abC"));
