@@ -28,7 +28,7 @@ def randomise(model, generator):
     with torch.no_grad():
         for name, p in model.named_parameters():
             r = torch.randn(p.shape, generator=generator)
-            p.copy_(1 + 0.2 * r if name.endswith("norm.weight") else 0.3 * r)
+            p.copy_(1 + 0.2 * r if name.endswith("norm.weight") else 0.15 * r)
 
 
 def make(name, config, seed):

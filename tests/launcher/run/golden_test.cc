@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <set>
 
@@ -26,13 +27,22 @@ const std::vector<std::string> kPolicies = {
     "{policy: key_layers, count: 1}",
 };
 
+/// All of them for one model and, with PALIMPSEST_FULL=1, for every one; else what keeps all, nothing
+/// and some.
+std::vector<std::string> policies_of(const std::string& model) {
+  if (model == "llama-tiny" || std::getenv("PALIMPSEST_FULL") != nullptr) {
+    return kPolicies;
+  }
+  return {kPolicies.front(), "full", kPolicies.back()};
+}
+
 std::filesystem::path model_folder(const std::string& model) {
   return std::filesystem::path(PALIMPSEST_TEST_DATA) / "models" / model;
 }
 
 std::string golden_yaml(const std::string& model) {
   return fmt::format(
-      R"(model: {{path: {0}}}
+      R"(model: {{path: {0}, attention_dropout: 0, dropout: 0, embedding_dropout: 0}}
 data: {{files: [{0}/golden.safetensors], format: tensors, shuffle: false}}
 training: {{steps: 3, global_batch_size: 2, threads: 2}}
 optimizer:
@@ -134,7 +144,7 @@ TEST_P(Golden, TrainsAsTheReferenceUnderEveryPolicyAndTape) {
   const Tensors expected = golden();
   for (const int micro : {2, 1}) {
     std::optional<Finished> first;
-    for (const std::string& policy : kPolicies) {
+    for (const std::string& policy : policies_of(GetParam())) {
       for (const char* tape : {"full", "lean"}) {
         SCOPED_TRACE(fmt::format("micro-batch {}, {}, {}", micro, policy, tape));
         Finished found = testing::train(
@@ -178,6 +188,32 @@ TEST_P(Golden, TrainsAsTheReferenceOnTwoRanksOfEveryStage) {
   }
 }
 
+TEST_P(Golden, HasOneProcesssBitsOnRanksWhereItIsReproducible) {
+  const TestFolder folder;
+  std::vector<std::string> overrides = {
+      "training.micro_batch_size=1",
+      "training.threads=1",
+      "training.reproducible=true",
+      "model.attention_dropout=0.1",
+      "model.dropout=0.1",
+      "model.embedding_dropout=0.1"};
+  const Finished plain = testing::train(golden_yaml(GetParam()), folder, overrides);
+  const double without = golden().at("losses").front();
+  EXPECT_GT(std::abs(plain.records.losses().front() - without), 1e-4 * without); // it drops
+  for (const int zero : {1, 2, 3}) {
+    SCOPED_TRACE(fmt::format("zero {}", zero));
+    std::vector<std::string> all = overrides;
+    all.push_back(fmt::format("parallel.zero={}", zero));
+    all.push_back(fmt::format("activation_checkpointing={}", zero == 2 ? "none" : "full"));
+    all.push_back(fmt::format("activation_checkpointing.tape={}", zero == 3 ? "lean" : "full"));
+    const Finished found = testing::train_on(2, golden_yaml(GetParam()), folder, all);
+    EXPECT_EQ(found.records.losses(), plain.records.losses());
+    EXPECT_EQ(found.records.norms(), plain.records.norms());
+    EXPECT_EQ(found.gradients, plain.gradients);
+    EXPECT_EQ(found.parameters, plain.parameters);
+  }
+}
+
 // bf16 products beside fp32 masters: near the fp32 reference, not equal to it.
 TEST_P(Golden, TrainsNearTheReferenceInBf16) {
   const TestFolder folder;
@@ -196,8 +232,9 @@ TEST_P(Golden, TrainsNearTheReferenceInBf16) {
     }
     ASSERT_EQ(names(found.gradients), names(gradients));
     for (const auto& [name, gradient] : found.gradients) {
+      // What nearly cancels, as the gradients of keys' biases do, is measured against what cancels.
       const double reference = norm(gradients.at(name));
-      EXPECT_NEAR(norm(gradient), reference, 2e-2 * reference) << name;
+      EXPECT_NEAR(norm(gradient), reference, 2e-2 * std::max(reference, 0.05)) << name;
     }
   }
 }
@@ -240,7 +277,18 @@ TEST_P(Golden, ExportsTheFilesThatItImported) {
 INSTANTIATE_TEST_SUITE_P(
     Models,
     Golden,
-    ::testing::Values("llama-tiny", "llama-tied", "llama3-rope", "llama-bf16-sharded"),
+    ::testing::Values(
+        "llama-tiny",
+        "llama-tied",
+        "llama3-rope",
+        "llama-bf16-sharded",
+        "mistral-tiny",
+        "qwen2-tiny",
+        "qwen3-tiny",
+        "gemma-tiny",
+        "gpt2-tiny",
+        "mistral-window",
+        "qwen2-window"),
     [](const auto& test) {
       std::string name = test.param;
       std::erase(name, '-');

@@ -12,6 +12,10 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <set>
 
 namespace palimpsest {
 namespace {
@@ -82,6 +86,154 @@ TEST(Model, ANewModelIsWrittenAsAFolderThatContinuesWithEqualLogits) {
       EXPECT_LT(records.all.front().loss, finished.records.all.front().loss);
     }
   }
+}
+
+/// Keys of a small model of a family, but for its name.
+std::string family_keys(std::string_view family) {
+  std::string keys =
+      "vocab_size: 67, hidden_size: 24, num_hidden_layers: 2, num_attention_heads: 4, "
+      "max_position_embeddings: 32";
+  if (family != "gpt2") {
+    keys += ", num_key_value_heads: 2, intermediate_size: 56, rope_theta: 500";
+  }
+  if (family == "qwen3" || family == "gemma") {
+    keys += ", head_dim: 10, attention_bias: true";
+  }
+  if (family == "mistral" || family == "qwen2" || family == "qwen3") {
+    keys += ", sliding_window: 5";
+  }
+  if (family == "qwen2") {
+    keys += ", max_window_layers: 1";
+  }
+  return keys;
+}
+
+TEST(Model, EveryFamilyIsMadeFromItsKeysAndContinuesFromItsFolder) {
+  for (const DecoderFamily& family : decoder_families()) {
+    SCOPED_TRACE(family.name);
+    const TestFolder folder;
+    const Finished finished = testing::train(
+        decoder_yaml(
+            folder,
+            fmt::format(
+                "{{family: {}, dropout: 0.1, attention_dropout: 0.1, embedding_dropout: 0.1, {}}}",
+                family.name,
+                family_keys(family.name))),
+        folder);
+    const DecoderConfig& config = finished.run->model().decoder();
+    EXPECT_EQ(config.family, &family);
+    EXPECT_EQ(config.tie_word_embeddings, family.tie_word_embeddings);
+    EXPECT_EQ(config.hidden_act, family.hidden_act);
+    const std::filesystem::path written = finished.run->output() / "model";
+    const nlohmann::json json = nlohmann::json::parse(read_file(written / "config.json"));
+    EXPECT_EQ(json.at("architectures").at(0), family.architecture);
+    const auto again = continued(folder, written);
+    EXPECT_EQ(again->model().decoder().windows, config.windows);
+    EXPECT_TRUE(logits(*again).equal(logits(*finished.run)));
+  }
+}
+
+// The peers' Python, with transformers: what is written there loads with equal logits.
+TEST(Model, TransformersLoadsTheFoldersOfAllFamilies) {
+  const std::filesystem::path tests = std::filesystem::path(PALIMPSEST_TEST_DATA).parent_path();
+  const std::string python = (tests.parent_path() / ".deps/peer/bin/python").string();
+  if (!std::filesystem::exists(python)) {
+    GTEST_SKIP() << "there is no " << python;
+  }
+  const TestFolder folder;
+  std::string command = python + " " + (tests / "launcher/run/transformers_logits.py").string();
+  std::map<std::string, at::Tensor> expected;
+  for (const DecoderFamily& family : decoder_families()) {
+    const Finished finished = testing::train(
+        decoder_yaml(
+            folder, fmt::format("{{family: {}, {}}}", family.name, family_keys(family.name))),
+        folder);
+    const std::string kept = folder / std::string(family.name);
+    std::filesystem::copy(finished.run->output() / "model", kept);
+    command += " " + kept;
+    expected[kept] = logits(*finished.run);
+  }
+  ASSERT_EQ(std::system((command + " 2>" + (folder / "log")).c_str()), 0)
+      << read_file(folder / "log");
+  for (const auto& [kept, ours] : expected) {
+    const std::string theirs = read_file(kept + "/logits.f32");
+    ASSERT_EQ(theirs.size(), ours.nbytes()) << kept;
+    const auto* own = ours.const_data_ptr<float>();
+    double largest = 0;
+    double difference = 0;
+    for (int64_t index = 0; index < ours.numel(); ++index) {
+      float value = 0;
+      std::memcpy(
+          &value, theirs.data() + index * static_cast<int64_t>(sizeof(float)), sizeof(value));
+      largest = std::max<double>(largest, std::abs(value));
+      difference = std::max<double>(difference, std::abs(value - own[index]));
+    }
+    EXPECT_LE(difference, 1e-5 * largest) << kept;
+  }
+}
+
+TEST(Model, AFolderOfABareGpt2TrainsTheSameAndKeepsItsNames) {
+  const TestFolder folder;
+  const HfFolder golden(std::string(PALIMPSEST_TEST_DATA) + "/models/gpt2-tiny");
+  const std::filesystem::path bare = folder / "bare";
+  std::filesystem::create_directories(bare);
+  std::filesystem::copy(golden.config_path(), bare / "config.json");
+  constexpr std::string_view kBase = "transformer.";
+  std::vector<TestTensor> tensors = {
+      {"h.0.attn.bias", "F32", {1, 1, 2, 2}, std::string(16, '\0')},
+      {"h.0.attn.masked_bias", "F32", {}, std::string(4, '\0')}};
+  std::set<std::string> names;
+  for (const auto& [name, entry] : golden.tensors()) {
+    const auto bytes = golden.bytes(name);
+    ASSERT_TRUE(name.starts_with(kBase)) << name;
+    names.insert(name.substr(kBase.size()));
+    tensors.push_back(
+        {name.substr(kBase.size()),
+         "F32",
+         entry.tensor.shape,
+         std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+  }
+  std::ofstream(bare / "model.safetensors", std::ios::binary) << safetensors_text(tensors);
+
+  const std::string keys = ", attention_dropout: 0, dropout: 0, embedding_dropout: 0}";
+  const auto train = [&](const std::filesystem::path& path) {
+    return testing::train(decoder_yaml(folder, "{path: " + path.string() + keys), folder);
+  };
+  const Finished whole = train(golden.path());
+  const Finished found = train(bare);
+  EXPECT_EQ(found.records.losses(), whole.records.losses());
+  EXPECT_EQ(found.gradients, whole.gradients);
+  const HfFolder written(found.run->output() / "model");
+  std::set<std::string> written_names;
+  for (const auto& [name, entry] : written.tensors()) {
+    written_names.insert(name);
+    EXPECT_EQ(entry.tensor.shape, golden.at(std::string(kBase) + name).shape) << name; // [in, out]
+  }
+  EXPECT_EQ(written_names, names);
+  const auto again = continued(folder, written.path());
+  EXPECT_TRUE(logits(*again).equal(logits(*found.run)));
+}
+
+TEST(Model, AHubIdIsFoundInTheLocalCache) {
+  const TestFolder folder;
+  const std::filesystem::path model = folder / "models--Org--Tiny-1.5";
+  std::filesystem::create_directories(model / "refs");
+  std::ofstream(model / "refs/main") << "c0ffee";
+  std::filesystem::create_directories(model / "snapshots");
+  std::filesystem::copy(
+      std::string(PALIMPSEST_TEST_DATA) + "/models/qwen2-tiny", model / "snapshots/c0ffee");
+  const char* before = std::getenv("HF_HUB_CACHE");
+  const std::string old = before == nullptr ? "" : before;
+  setenv("HF_HUB_CACHE", std::string(folder / "").c_str(), 1);
+  const Finished found = testing::train(decoder_yaml(folder, "{path: Org/Tiny-1.5}"), folder);
+  EXPECT_EQ(found.run->model().decoder().family->name, "qwen2");
+  EXPECT_EQ(
+      read_file(found.run->output() / "model/config.json"),
+      read_file(model / "snapshots/c0ffee/config.json"));
+  EXPECT_THAT(
+      [&] { testing::train(decoder_yaml(folder, "{path: Org/Other}"), folder); },
+      ThrowsMessage<UserError>(HasSubstr("hf download Org/Other")));
+  setenv("HF_HUB_CACHE", old.c_str(), 1);
 }
 
 /// The tied golden model with its embedding under other names: "embedding", "head", or both.
