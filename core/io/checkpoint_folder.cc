@@ -29,7 +29,8 @@ constexpr std::string_view kRunName = "run.json";
 constexpr std::string_view kLockName = ".run.lock";
 
 /// What a run leaves in its output folder, beside checkpoints.
-constexpr std::array<std::string_view, 3> kRunFiles = {kRunName, "metrics.jsonl", "model"};
+constexpr std::array<std::string_view, 4> kRunFiles =
+    {kRunName, "metrics.jsonl", "tensorboard", "model"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;

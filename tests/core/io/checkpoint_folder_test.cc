@@ -238,6 +238,7 @@ TEST_F(RunStartTest, ARunWithoutCheckpointsIsNotOverwritten) {
 TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
   run_with({9});
   fs::create_directory(output() / "model");
+  fs::create_directory(output() / "tensorboard");
   put(output() / "notes.txt", "the user's");
   StartRequest restart = request();
   restart.restart = true;
@@ -248,7 +249,7 @@ TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
   begin(output(), start);
   EXPECT_THAT(steps(output()), IsEmpty());
   EXPECT_THAT(steps(output() / "previous-1"), ElementsAre(9));
-  for (const char* name : {"metrics.jsonl", "model", "run.json"}) {
+  for (const char* name : {"metrics.jsonl", "model", "run.json", "tensorboard"}) {
     EXPECT_TRUE(fs::exists(output() / "previous-1" / name)) << name;
   }
   EXPECT_FALSE(fs::exists(output() / "metrics.jsonl"));
