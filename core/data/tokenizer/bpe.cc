@@ -13,7 +13,7 @@ namespace palimpsest {
 
 namespace {
 
-constexpr int64_t kMaxIds = int64_t{1} << 24;
+constexpr int64_t kMaxIds = int64_t{1} << 22;
 constexpr int32_t kNone = -1;
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81"; // U+2581
 // Up to here a look at all pairs for each merge is faster than a heap.

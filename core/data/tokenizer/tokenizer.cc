@@ -68,6 +68,12 @@ void Tokenizer::add_tokens(const TokenizerFolder& files) {
   std::vector<AddedToken> plain;
   std::vector<AddedToken> normalized;
   Regex::Matcher matcher;
+  for (const auto& [role, content] : files.roles) { // as transformers adds them
+    const bool added = std::ranges::count(added_, content, &AddedToken::content) > 0;
+    if (const std::optional<int32_t> known = bpe_.id(content); known && !added) {
+      added_.push_back({.content = content, .id = *known, .special = true});
+    }
+  }
   for (const AddedToken& token : added_) {
     if (token.content.empty()) {
       throw UserError("{}: the added token of id {} is empty", files.file, token.id);

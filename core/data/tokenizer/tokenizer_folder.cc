@@ -19,6 +19,9 @@ using Json = nlohmann::json;
 
 constexpr std::array<const char*, 4> kRoles{"bos_token", "eos_token", "pad_token", "unk_token"};
 
+// What GPT-2's class takes where nothing is said.
+constexpr const char* kGpt2End = "<|endoftext|>";
+
 /// Null where the folder lacks the file.
 Json read_json(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
@@ -32,7 +35,7 @@ Json read_json(const std::filesystem::path& path) {
 }
 
 AddedToken added_token(const Component& token, int64_t id) {
-  constexpr int64_t kMaxId = int64_t{1} << 24;
+  constexpr int64_t kMaxId = int64_t{1} << 22;
   if (id < 0 || id >= kMaxId) {
     throw UserError(
         "{} has the id {}; give a whole number from 0 to {}", token.where(), id, kMaxId - 1);
@@ -154,14 +157,17 @@ TokenizerFolder read_tokenizer_folder(const std::filesystem::path& folder) {
   const Component map(map_json.is_null() ? none : map_json, map_path.string(), "");
 
   TokenizerFolder files;
+  bool is_plain_gpt2 = false;
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     files.file = (folder / "tokenizer.json").string();
     files.tokenizer = read_json(files.file);
   } else if (
       std::filesystem::exists(folder / "vocab.json") &&
       std::filesystem::exists(folder / "merges.txt")) {
+    const std::string tokenizer_class = class_of_vocabulary(config);
     files.file = (folder / "vocab.json").string();
-    files.tokenizer = from_vocabulary(folder, class_of_vocabulary(config));
+    files.tokenizer = from_vocabulary(folder, tokenizer_class);
+    is_plain_gpt2 = tokenizer_class.empty();
   } else if (!std::filesystem::is_directory(folder)) {
     throw UserError("{} is no folder; give one with a tokenizer.json", folder.string());
   } else {
@@ -172,9 +178,14 @@ TokenizerFolder read_tokenizer_folder(const std::filesystem::path& folder) {
             ? "; convert its tokenizer.model with transformers' AutoTokenizer and save_pretrained"
             : "");
   }
+  files.roles_file = config.file();
   read_added(files, config);
   read_roles(files, config);
   read_roles(files, map);
+  if (is_plain_gpt2 && files.tokenizer.at("model").at("vocab").contains(kGpt2End)) {
+    files.roles.try_emplace("bos_token", kGpt2End);
+    files.roles.try_emplace("eos_token", kGpt2End);
+  }
   if (config.has("add_bos_token")) {
     files.add_bos = config.boolean("add_bos_token", false);
   }

@@ -148,6 +148,27 @@ TEST(Tokenizer, ReadsVocabularyAndMergesAlone) {
   }
 }
 
+/// What a config names for an end is one token in text, also where the file does not list it; GPT-2's
+/// older form has one without being told.
+TEST(Tokenizer, FindsItsRolesInText) {
+  const TemporaryFolder folder;
+  nlohmann::json vocabulary =
+      nlohmann::json::parse(read_file(golden_folder("gpt2-512") / "vocab.json"));
+  vocabulary["<|endoftext|>"] = 511;
+  folder.write("vocab.json", vocabulary.dump());
+  std::filesystem::copy_file(
+      golden_folder("gpt2-512") / "merges.txt", folder.path() / "merges.txt");
+  const Tokenizer plain(folder.path());
+  EXPECT_EQ(plain.end(), 511);
+  EXPECT_EQ(encoded(plain, "<|endoftext|>"), (Ids{511}));
+  EXPECT_EQ(plain.decode(Ids{511}, SpecialTokens::kNone), "");
+  folder.write("tokenizer_config.json", R"({"eos_token": "er"})");
+  const Tokenizer other(folder.path());
+  EXPECT_EQ(other.end(), vocabulary.at("er").get<int32_t>());
+  EXPECT_EQ(other.beginning(), 511);
+  EXPECT_EQ(encoded(other, "xerx").at(1), other.end());
+}
+
 TEST(Tokenizer, RestoresEveryByteOfByteLevelText) {
   const Tokenizer gpt2(golden_folder("gpt2-512"));
   std::string text;
