@@ -92,6 +92,9 @@ void backward_rows(
     float* grad_weight,
     float* grad_bias) {
   const FloatTag d;
+  // Read once: for all that the compiler knows, what is stored could lie over them.
+  const T* const weight = p.weight;
+  const T* const add_to = p.add_to;
   for (int64_t r = begin; r < end; ++r) {
     const T* dy = p.dy + r * p.width;
     const T* x = p.x + r * p.width;
@@ -101,7 +104,7 @@ void backward_rows(
     auto dot = hn::Zero(d);
     for_each_vector(p.width, [&](int64_t i, size_t count) HWY_ATTR {
       // beyond `count` g is zero, since dy is
-      const auto g = hn::Mul(load(d, dy + i, count), load(d, p.weight + i, count));
+      const auto g = hn::Mul(load(d, dy + i, count), load(d, weight + i, count));
       sum = hn::Add(sum, g);
       dot = hn::MulAdd(g, hn::Mul(hn::Sub(load(d, x + i, count), mean), scale), dot);
     });
@@ -111,10 +114,10 @@ void backward_rows(
     for_each_vector(p.width, [&](int64_t i, size_t count) HWY_ATTR {
       const auto upstream = load(d, dy + i, count);
       const auto n = hn::Mul(hn::Sub(load(d, x + i, count), mean), scale);
-      const auto g = hn::Mul(upstream, load(d, p.weight + i, count));
+      const auto g = hn::Mul(upstream, load(d, weight + i, count));
       auto result = hn::Mul(scale, hn::NegMulAdd(n, mean_gn, hn::Sub(g, mean_g)));
-      if (p.add_to != nullptr) {
-        result = hn::Add(result, load(d, p.add_to + r * p.width + i, count));
+      if (add_to != nullptr) {
+        result = hn::Add(result, load(d, add_to + r * p.width + i, count));
       }
       store(d, result, p.dx + r * p.width + i, count);
       if (grad_weight != nullptr) {

@@ -107,6 +107,9 @@ void rms_norm_backward_rows(
     float* grad_weight) {
   const FloatTag d;
   const int64_t width = p.width;
+  // Read once: for all that the compiler knows, what is stored could lie over them.
+  const T* const weight_row = p.weight;
+  const T* const add_to = p.add_to;
   for (int64_t r = first; r < end; ++r) {
     const T* dy = p.dy.row(r);
     const T* x = p.x.row(r);
@@ -114,7 +117,8 @@ void rms_norm_backward_rows(
     const auto scale = hn::Set(d, p.rstd[r]);
     auto dot = hn::Zero(d);
     for_each_vector(width, [&](int64_t i, size_t count) HWY_ATTR {
-      const auto g = hn::Mul(load(d, dy + i, count), factor<gain>(d, load(d, p.weight + i, count)));
+      const auto g =
+          hn::Mul(load(d, dy + i, count), factor<gain>(d, load(d, weight_row + i, count)));
       dot = hn::MulAdd(g, load(d, x + i, count), dot);
     });
     const float mean = hn::GetLane(hn::SumOfLanes(d, dot)) * p.rstd[r] / static_cast<float>(width);
@@ -122,10 +126,10 @@ void rms_norm_backward_rows(
     for_each_vector(width, [&](int64_t i, size_t count) HWY_ATTR {
       const auto upstream = load(d, dy + i, count);
       const auto value = load(d, x + i, count);
-      const auto g = hn::Mul(upstream, factor<gain>(d, load(d, p.weight + i, count)));
+      const auto g = hn::Mul(upstream, factor<gain>(d, load(d, weight_row + i, count)));
       auto result = hn::Mul(scale, hn::NegMulAdd(value, towards_x, g));
-      if (p.add_to != nullptr) {
-        result = hn::Add(result, load(d, p.add_to + r * width + i, count));
+      if (add_to != nullptr) {
+        result = hn::Add(result, load(d, add_to + r * width + i, count));
       }
       store(d, result, dx + i, count);
       if (grad_weight != nullptr) {
