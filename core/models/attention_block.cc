@@ -27,7 +27,8 @@ struct Heads {
       const at::Tensor& x,
       const AttentionShape& shape) {
     const auto part = [&](const at::Tensor& rows, int64_t first, int64_t count) {
-      return rows.view({x.size(0), x.size(1), -1, shape.head_dim}).narrow(2, first, count);
+      const int64_t heads = rows.size(-1) / shape.head_dim; // not -1: there may be no rows
+      return rows.view({x.size(0), x.size(1), heads, shape.head_dim}).narrow(2, first, count);
     };
     const int64_t both = shape.num_heads + shape.num_kv_heads;
     rotated = part(qk, 0, both);
