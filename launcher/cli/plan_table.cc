@@ -24,20 +24,26 @@ std::string row(std::string_view name, const std::string& text) {
   return fmt::format("{:<14}{}\n", name, text);
 }
 
-/// The tapes that blocks leave, by the first forward or the last that runs again.
-void add_tapes(const Segments& segments, std::set<TapeMode>& tapes) {
+bool in_layers(const ModelCost& cost, BlockRange blocks) {
+  return std::ranges::any_of(cost.layers, [&](const LayerCost& layer) {
+    return layer.blocks.begin < blocks.end && blocks.begin < layer.blocks.end;
+  });
+}
+
+/// The tapes that the layers' blocks leave, by the first forward or the last that runs again.
+void add_tapes(const ModelCost& cost, const Segments& segments, std::set<TapeMode>& tapes) {
   for (const Segment& segment : segments) {
-    if (segment.rerun.empty()) {
+    if (segment.rerun.empty() && in_layers(cost, segment.blocks)) {
       tapes.insert(segment.tape);
     }
-    add_tapes(segment.rerun, tapes);
+    add_tapes(cost, segment.rerun, tapes);
   }
 }
 
 /// "lean and full": what the layers' blocks leave for their backward.
 std::string tapes_text(const ModelCost& cost, const Segments& segments) {
   std::set<TapeMode> tapes;
-  add_tapes(segments, tapes);
+  add_tapes(cost, segments, tapes);
   for (const LayerCost& layer : cost.layers) {
     for (int block = layer.blocks.begin; block < layer.blocks.end; ++block) {
       if (std::ranges::none_of(
