@@ -227,7 +227,12 @@ class Loading {
       }
     }
     static constexpr const char* kFormats[][2] = {
-        {".txt", "text"}, {".bin", "tokens"}, {".safetensors", "tensors"}, {".jsonl", "messages"}};
+        {".txt", "text"},
+        {".bin", "tokens"},
+        {".safetensors", "tensors"},
+        {".jsonl", "messages"},
+        {".json", "messages"},
+        {".parquet", "messages"}}; // the last is refused when it is opened, with the conversion
     for (const auto& [ending, format] : kFormats) {
       if (first.ends_with(ending)) {
         data.set_format(format);

@@ -11,9 +11,6 @@
 namespace palimpsest {
 const std::vector<Limit>& limits() {
   static const std::vector<Limit> all = {
-      {"data.format", {"text", "tokens", "tensors"}, "training on conversations"},
-      {"data.packing", {"false"}, "packing of short samples"},
-      {"data.loss_on", {"all"}, "choosing the targets of conversations"},
       {"data.validation", {}, "holding samples out"},
       {"precision.master", {"fp32"}, "updating without master weights"},
       {"precision.gradients", {"fp32"}, "accumulating gradients in bf16"},
@@ -31,30 +28,6 @@ const std::vector<Limit>& limits() {
   return all;
 }
 
-namespace {
-
-void check_sources(const RunConfig& config, const Origins& origins, Problems& problems) {
-  const auto& sources = config.data().sources();
-  for (int i = 0; i < sources.size(); ++i) {
-    if (sources[i].weight() != 1) {
-      problems.push_back(fmt::format(
-          "{} is {}, but this version cannot do this: weighted mixtures; leave it out",
-          name_key(fmt::format("data.sources[{}].weight", i), origins),
-          number_text(sources[i].weight())));
-    }
-    if (sources[i].has_format() && sources[i].format() != config.data().format()) {
-      problems.push_back(fmt::format(
-          "{} is {}, but this version cannot do this: sources of different formats; data.format is "
-          "{}",
-          name_key(fmt::format("data.sources[{}].format", i), origins),
-          sources[i].format(),
-          config.data().format()));
-    }
-  }
-}
-
-} // namespace
-
 void check_supported(const RunConfig& config, const Origins& origins, Problems& problems) {
   for (const Limit& limit : limits()) {
     const auto value = value_text(config, limit.key);
@@ -69,7 +42,6 @@ void check_supported(const RunConfig& config, const Origins& origins, Problems& 
         limit.works.empty() ? "leave it out"
                             : fmt::format("give {}", fmt::join(limit.works, ", "))));
   }
-  check_sources(config, origins, problems);
 }
 
 } // namespace palimpsest

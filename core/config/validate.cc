@@ -25,6 +25,7 @@ constexpr Exclusive kExclusive[] = {
     {"model.hidden_sizes", "model.hidden_size"},
     {"model.hidden_sizes", "model.num_hidden_layers"},
     {"data.files", "data.sources"},
+    {"data.validation.fraction", "data.validation.files"},
     {"scheduler.warmup_ratio", "scheduler.warmup_steps"},
     {"activation_checkpointing.recompute", "activation_checkpointing.count"},
 };
@@ -366,7 +367,12 @@ class Validator {
     } else if (!data.has_format() && !origins_.contains("data.format")) {
       problem(
           "data.format is missing, and the first file's ending does not tell it (.txt, .bin, "
-          ".safetensors, .jsonl); give text, tokens, tensors or messages");
+          ".safetensors, .jsonl, .json); give text, tokens, tensors, messages, sharegpt, alpaca or "
+          "prompt_completion");
+    }
+    const RunConfig::Validation& validation = data.validation();
+    if (data.has_validation() && !validation.has_fraction() && validation.files().empty()) {
+      problem(name("data.validation") + " holds nothing out; give fraction or files");
     }
   }
 

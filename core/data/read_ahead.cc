@@ -52,17 +52,18 @@ void ReadAhead::work() {
     if (stopping_) {
       return;
     }
-    reading_ = wanted_.back();
+    const int64_t sample = wanted_.back();
+    reading_ = sample;
     wanted_.pop_back();
     lock.unlock();
     std::optional<Row> row;
     try {
-      row = read_row(reading_);
+      row = read_row(sample);
     } catch (...) { // whoever reads the sample meets the error
     }
     lock.lock();
     if (row) {
-      ready_.insert_or_assign(reading_, std::move(*row));
+      ready_.insert_or_assign(sample, std::move(*row));
     }
     reading_ = -1;
     changed_.notify_all();

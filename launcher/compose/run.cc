@@ -236,12 +236,15 @@ void Run::open() {
   batch_ = derive_batch(config_, ranks_.size());
   mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
   model_.emplace(config_, checkpoints_ ? checkpoints_->start() : kept_model(config_));
-  OpenedData data = open_data(data_settings(config_, *model_));
+  DataSettings data_of_run = data_settings(config_, *model_);
+  data_of_run.threads = Device::cpu().threads();
+  OpenedData data = open_data(data_of_run);
   model_->check_length(data.samples->input_size());
   notes_ = model_->notes();
   std::ranges::move(data.notes, std::back_inserter(notes_));
-  batches_ = std::make_unique<StepBatches>(
-      std::move(data.samples), batch_settings(config_, batch_, mesh_, ranks_.rank()));
+  BatchSettings batches = batch_settings(config_, batch_, mesh_, ranks_.rank());
+  batches.mixture = std::move(data.mixture);
+  batches_ = std::make_unique<StepBatches>(std::move(data.samples), batches);
   std::ranges::copy(batches_->notes(), std::back_inserter(notes_));
   optimizer_ = make_optimizer(optimizer_settings(config_.optimizer()));
   norm_ = std::make_unique<FoldedNorm>(config_.optimizer().norm_type());

@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/compose/settings.h>
 
+#include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/optim/gradient_norm.h>
 
 #include <memory>
@@ -21,25 +22,56 @@ std::vector<std::string> trainable_names(const Chain& chain) {
   return names;
 }
 
+/// The columns that are set, by the formats' own names for them.
+Columns columns(const RunConfig::Columns& config) {
+  Columns set;
+  const google::protobuf::Descriptor& section = *config.GetDescriptor();
+  for (int i = 0; i < section.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *section.field(i);
+    if (config.GetReflection()->HasField(config, &field)) {
+      set[field.name()] = config.GetReflection()->GetString(config, &field);
+    }
+  }
+  return set;
+}
+
 } // namespace
 
 DataSettings data_settings(const RunConfig& config, const Model& model) {
+  const RunConfig::Data& data = config.data();
   DataSettings settings;
-  for (const std::string& file : config.data().files()) {
-    settings.files.push_back({file, config.data().format()});
+  for (const std::string& file : data.files()) {
+    settings.files.push_back({file, data.format()});
   }
-  for (const RunConfig::Source& source : config.data().sources()) {
+  for (const RunConfig::Source& source : data.sources()) {
     settings.files.push_back(
-        {source.path(), source.has_format() ? source.format() : config.data().format()});
+        {source.path(), source.has_format() ? source.format() : data.format(), source.weight()});
   }
-  if (config.data().has_sequence_length()) {
-    settings.sequence_length = config.data().sequence_length();
-  } else if (model.reads_tokens() && config.data().format() != "tensors") {
+  if (data.has_sequence_length()) {
+    settings.sequence_length = data.sequence_length();
+  } else if (model.reads_tokens() && data.format() != "tensors") {
     settings.sequence_length = usual_sequence_length(model.max_positions());
   }
   settings.vocabulary_size = model.vocabulary_size();
   settings.input_size = model.input_size();
   settings.output_size = model.output_size();
+  const std::string tokenizer = data.has_tokenizer() ? data.tokenizer() : config.model().path();
+  settings.tokenizer = find_model(tokenizer).value_or(tokenizer).string();
+  settings.chat_template = data.chat_template();
+  settings.columns = columns(data.columns());
+  if (data.has_loss_on()) {
+    settings.loss_on = data.loss_on() == "all" ? LossOn::kAll
+        : data.loss_on() == "last"             ? LossOn::kLast
+                                               : LossOn::kAssistant;
+  }
+  settings.packing = data.packing();
+  settings.seed = static_cast<uint64_t>(config.training().seed());
+  if (data.validation().has_fraction()) {
+    settings.validation_fraction = data.validation().fraction();
+  }
+  for (const std::string& file : data.validation().files()) {
+    settings.validation_files.push_back({file, data.format()});
+  }
   return settings;
 }
 

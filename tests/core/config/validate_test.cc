@@ -246,9 +246,6 @@ TEST(Validate, AFamilysOwnDefaultsAreDerived) {
 // Each is refused by name with what works instead, in a config that is otherwise right.
 TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
   const std::vector<std::vector<std::string>> asked = {
-      {"data.format=messages"},
-      {"data.packing=true"},
-      {"data.loss_on=assistant"},
       {"data.validation={fraction: 0.1}"},
       {"precision.master=none"},
       {"precision.gradients=bf16"},
@@ -271,11 +268,6 @@ TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
             HasSubstr("this version cannot do this: "),
             Not(HasSubstr("settings are wrong"))));
   }
-  EXPECT_THAT(
-      refusal(minimal(), {"data.files=null", "data.sources=[{path: a.txt, weight: 2}]"}),
-      AllOf(
-          HasSubstr("data.sources[0].weight (override data.sources="),
-          HasSubstr("is 2, but this version cannot do this: weighted mixtures")));
 }
 
 TEST(Supported, EveryLimitNamesAKeyAndLetsTheDefaultPass) {

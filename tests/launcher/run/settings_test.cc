@@ -54,6 +54,32 @@ TEST(Settings, ASourceWithoutAFormatHasTheDatas) {
   EXPECT_EQ(settings.files[1].format, "text");
 }
 
+TEST(Settings, OfConversations) {
+  const RunConfig config = load_config_text(
+      kConfig,
+      "test.yaml",
+      {"data.files=null",
+       "data.sources=[{path: a, format: messages, weight: 2.5}, {path: b.txt}]",
+       "data.format=text",
+       "data.columns={messages: turns, role: who}",
+       "data.tokenizer=words",
+       "data.chat_template=gemma",
+       "data.loss_on=last"});
+  const DataSettings settings = data_settings(config, Model(config));
+  ASSERT_EQ(settings.files.size(), 2U);
+  EXPECT_EQ(settings.files[0].format, "messages");
+  EXPECT_EQ(settings.files[0].weight, 2.5);
+  EXPECT_EQ(settings.files[1].format, "text");
+  EXPECT_EQ(settings.files[1].weight, 1);
+  EXPECT_EQ(settings.columns, (Columns{{"messages", "turns"}, {"role", "who"}}));
+  EXPECT_EQ(settings.tokenizer, "words");
+  EXPECT_EQ(settings.chat_template, "gemma");
+  EXPECT_EQ(settings.loss_on, LossOn::kLast);
+  EXPECT_EQ(settings.seed, 7U);
+  EXPECT_FALSE(settings.packing);
+  EXPECT_FALSE(data_settings(config_with(), Model(config_with())).loss_on.has_value());
+}
+
 TEST(Settings, OfAChainWithoutTokens) {
   const RunConfig config = load_config_text(
       "model: {family: mlp, input_size: 5, hidden_size: 4, num_hidden_layers: 1, output_size: 3}\n"

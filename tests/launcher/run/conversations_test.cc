@@ -1,0 +1,147 @@
+// Covers: launcher/compose/settings.cc
+// Runs on conversations: resumed, on several ranks, packed and padded.
+
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace palimpsest {
+namespace {
+
+using testing::Finished;
+using testing::TestFolder;
+using testing::train;
+using testing::train_on;
+
+constexpr int kConversations = 11;
+
+/// Conversations of different lengths for a small decoder, under the template that a model brings.
+std::string yaml(const TestFolder& folder) {
+  std::string lines;
+  for (int i = 0; i < kConversations; ++i) {
+    std::string question = "What is " + std::to_string(i) + " and";
+    for (int word = 0; word < i * i % 13; ++word) {
+      question += " " + std::to_string(word * i);
+    }
+    lines += fmt::format(
+        R"({{"messages":[{{"role":"user","content":"{}"}},{{"role":"assistant","content":"{}."}}]}})"
+        "\n",
+        question,
+        i * 7);
+  }
+  write_file_atomically(folder / "chat.jsonl", lines);
+  return fmt::format(
+      "model: {{family: llama, vocab_size: 512, hidden_size: 24, num_hidden_layers: 2, "
+      "num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 56}}\n"
+      "data: {{files: [{}], tokenizer: {}, sequence_length: 128}}\n"
+      "training: {{threads: 1, steps: 4, global_batch_size: 4, micro_batch_size: 2}}\n"
+      "optimizer: {{learning_rate: 1e-3}}\n",
+      folder / "chat.jsonl",
+      std::string(PALIMPSEST_TEST_DATA) + "/tokenizers/qwen2-512");
+}
+
+TEST(Conversations, GoOnBitForBit) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished whole = train(config, folder);
+  ASSERT_EQ(whole.records.all.size(), 4);
+  EXPECT_NEAR(whole.records.losses()[0], std::log(512), 0.2); // a model that knows nothing
+  std::filesystem::remove_all(folder / "run");
+  std::vector<double> losses;
+  for (const char* steps : {"2", "4"}) {
+    palimpsest::Run run(
+        testing::run_config(config, folder, {std::string("training.steps=") + steps}));
+    run.prepare();
+    testing::Records records;
+    run.train({&records});
+    for (const double loss : records.losses()) {
+      losses.push_back(loss);
+    }
+  }
+  EXPECT_EQ(losses, whole.records.losses());
+}
+
+TEST(Conversations, DoNotDependOnTheRanks) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const std::vector<std::string> overrides = {
+      "training.reproducible=true", "training.micro_batch_size=1"};
+  const Finished one = train(config, folder, overrides);
+  std::vector<std::string> shared = overrides;
+  shared.emplace_back("parallel.zero=2");
+  const Finished two = train_on(2, config, folder, shared);
+  EXPECT_EQ(two.records.losses(), one.records.losses());
+  EXPECT_EQ(two.parameters, one.parameters);
+  EXPECT_EQ(one.records.all[0].tokens, two.records.all[0].tokens);
+  EXPECT_LT(one.records.all[0].tokens, 4 * 128); // padding is not counted
+}
+
+/// The first gradients, each relative to its tensor's largest.
+double gradient_difference(const Finished& found, const Finished& expected) {
+  double worst = 0;
+  for (const auto& [name, gradient] : expected.gradients) {
+    double largest = 0;
+    double difference = 0;
+    for (size_t index = 0; index < gradient.size(); ++index) {
+      largest = std::max<double>(largest, std::abs(gradient[index]));
+      difference =
+          std::max<double>(difference, std::abs(found.gradients.at(name)[index] - gradient[index]));
+    }
+    worst = std::max(worst, difference / largest);
+  }
+  return worst;
+}
+
+// One step over all conversations: each in a row of its own on one rank, against fewer, fuller rows
+// under every policy and ZeRO stage.
+TEST(Conversations, TeachTheSamePackedAndPadded) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const std::vector<std::string> one_step = {"training.steps=1", "training.global_batch_size=64"};
+  const Finished padded = train(config, folder, one_step);
+  ASSERT_EQ(padded.records.all.size(), 1);
+  const auto packed = [&](int ranks, std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), one_step.begin(), one_step.end());
+    overrides.emplace_back("data.packing=true");
+    const Finished finished = train_on(ranks, config, folder, overrides);
+    EXPECT_EQ(finished.records.all[0].tokens, padded.records.all[0].tokens);
+    const double loss = padded.records.losses()[0];
+    EXPECT_NEAR(finished.records.losses()[0], loss, 1e-6 * loss);
+    EXPECT_LE(gradient_difference(finished, padded), 1e-6);
+  };
+  for (const char* policy : {"none", "full", "sqrt", "{policy: every_n, n: 1}", "auto"}) {
+    SCOPED_TRACE(policy);
+    packed(1, {std::string("activation_checkpointing=") + policy});
+  }
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(zero);
+    packed(2, {std::string("parallel.zero=") + zero, "activation_checkpointing=full"});
+  }
+}
+
+TEST(Conversations, AreMixedByTheirWeights) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  write_file_atomically(folder / "more.txt", std::string(3000, 'a'));
+  const Finished mixed = train(
+      config,
+      folder,
+      {"data.files=null",
+       "data.format=messages",
+       fmt::format(
+           "data.sources=[{{path: {}, weight: 2}}, {{path: {}, format: text, weight: 0.5}}]",
+           folder / "chat.jsonl",
+           folder / "more.txt"),
+       "training.steps=null",
+       "training.global_batch_size=2"});
+  EXPECT_GT(mixed.records.all.size(), static_cast<size_t>(kConversations));
+  EXPECT_LT(mixed.records.all.size(), 2U * kConversations);
+}
+
+} // namespace
+} // namespace palimpsest
