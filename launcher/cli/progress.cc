@@ -8,8 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <iostream>
+#include <optional>
+#include <utility>
 
 namespace palimpsest {
 namespace {
@@ -24,13 +27,37 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
+std::string mfu_text(std::optional<double> mfu) {
+  return mfu ? fmt::format("  MFU {:.1f} %", 100 * *mfu) : "";
+}
+
 } // namespace
 
 // Open MPI gives a rank a terminal as its standard output, wherever mpirun's own goes, but none as
 // its standard error.
-Progress::Progress(int64_t steps, int64_t every, std::ostream& out)
-    : steps_(steps), every_(every), out_(out),
-      terminal_(&out == &std::cout && isatty(1) == 1 && isatty(2) == 1) {}
+Progress::Progress(
+    int64_t steps,
+    int64_t every,
+    std::ostream& out,
+    Utilization mfu,
+    std::function<double()> clock)
+    : steps_(steps), every_(every), out_(out), mfu_(std::move(mfu)), clock_(std::move(clock)),
+      terminal_(&out == &std::cout && isatty(1) == 1 && isatty(2) == 1), begin_(clock_()) {}
+
+double Progress::steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Progress::elapsed() const {
+  return clock_() - begin_;
+}
+
+/// What the steps that are left take where they take what those of this run did, everything between
+/// them included.
+std::string Progress::time_left(const StepRecord& record) const {
+  return clock_text(
+      elapsed() / static_cast<double>(done_) * static_cast<double>(steps_ - record.step));
+}
 
 void Progress::step_end(const StepRecord& record) {
   if (first_.step == 0) {
@@ -39,6 +66,8 @@ void Progress::step_end(const StepRecord& record) {
   last_ = record;
   peak_device_bytes_ = std::max(peak_device_bytes_, record.peak_device_bytes);
   tokens_ += record.tokens;
+  step_seconds_ += record.step_time_s;
+  used_seconds_ += mfu_(record).value_or(0) * record.step_time_s;
   ++done_;
   skipped_ += record.skipped ? 1 : 0;
   const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
@@ -89,12 +118,8 @@ std::string Progress::bar(const StepRecord& record) const {
   const bool partial = eighths % 8 != 0;
   filled += kParts[eighths % 8];
   const std::string rest(static_cast<size_t>(kBarWidth - eighths / 8 - (partial ? 1 : 0)), ' ');
-  const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  const double left =
-      elapsed / static_cast<double>(done_) * static_cast<double>(steps_ - record.step);
   return fmt::format(
-      "{:3.0f}% |{}{}| {}/{}  loss {:.4f}  {:.0f} tokens/s  {} < {}",
+      "{:3.0f}% |{}{}| {}/{}  loss {:.4f}  {:.0f} tokens/s{}  {} < {}",
       done * 100,
       filled,
       rest,
@@ -102,20 +127,23 @@ std::string Progress::bar(const StepRecord& record) const {
       steps_,
       record.loss,
       record.tokens_per_s,
-      clock_text(elapsed),
-      clock_text(left));
+      mfu_text(mfu_(record)),
+      clock_text(elapsed()),
+      time_left(record));
 }
 
 std::string Progress::line(const StepRecord& record) const {
   return fmt::format(
-      "step {}/{}  loss {:.4f}  norm {:.3f}  rate {:.3g}  {:.0f} tokens/s  peak {}{}",
+      "step {}/{}  loss {:.4f}  norm {:.3f}  rate {:.3g}  {:.0f} tokens/s{}  peak {}  eta {}{}",
       record.step,
       steps_,
       record.loss,
       record.grad_norm,
       record.learning_rate,
       record.tokens_per_s,
+      mfu_text(mfu_(record)),
       format_bytes(record.peak_device_bytes),
+      time_left(record),
       record.skipped ? "  SKIPPED" : "");
 }
 
@@ -123,16 +151,17 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
   if (done_ == 0) {
     return fmt::format("nothing left to do after {}\n", counted(steps_, "step"));
   }
-  const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  const double seconds = elapsed();
   const int64_t predicted = report.peak(TierId::kDevice);
   std::string text = fmt::format(
-      "{} in {}, {:.0f} tokens/s; loss {:.4f} -> {:.4f}\n"
+      "{} in {}, {:.0f} tokens/s, MFU {}; loss {:.4f} -> {:.4f}\n"
       "peak: {} measured, {} predicted ({:+.1f} %); process {} resident, {} of it before the run "
       "and {} not tracked\n",
       counted(done_, "step"),
-      clock_text(elapsed),
-      static_cast<double>(tokens_) / elapsed,
+      clock_text(seconds),
+      static_cast<double>(tokens_) / seconds,
+      used_seconds_ > 0 ? fmt::format("{:.1f} %", 100 * used_seconds_ / step_seconds_)
+                        : "n/a (logging.hardware names no peak)",
       first_.loss,
       last_.loss,
       format_bytes(peak_device_bytes_),

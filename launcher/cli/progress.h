@@ -2,15 +2,16 @@
 
 // What people watch: a bar that is redrawn on a terminal, plain lines elsewhere.
 //
-//   Progress progress(run.batches().step_count(), /*every=*/1, std::cout);
+//   Progress progress(run.batches().step_count(), /*every=*/1, std::cout, model_utilization(run));
 //   run.train({&progress});
 //   std::cout << progress.summary(run.full_report(), baseline_rss);
 
 #include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/plan/simulate.h>
+#include <palimpsest/launcher/compose/utilization.h>
 
-#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string>
 
@@ -18,8 +19,14 @@ namespace palimpsest {
 
 class Progress final : public Observer {
  public:
-  /// `every`: steps between lines where the output is no terminal; 0: nothing is printed.
-  Progress(int64_t steps, int64_t every, std::ostream& out);
+  /// `every`: steps between lines where the output is no terminal; 0: nothing is printed. `clock`:
+  /// seconds, of which only differences count.
+  Progress(
+      int64_t steps,
+      int64_t every,
+      std::ostream& out,
+      Utilization mfu,
+      std::function<double()> clock = steady_seconds);
 
   void step_end(const StepRecord& record) override;
   void note(const std::string& text) override;
@@ -35,18 +42,25 @@ class Progress final : public Observer {
   std::string summary(const PlanReport& report, int64_t baseline_rss) const;
 
  private:
+  static double steady_seconds();
+  double elapsed() const;
+  std::string time_left(const StepRecord& record) const;
   std::string bar(const StepRecord& record) const;
   std::string line(const StepRecord& record) const;
 
   int64_t steps_;
   int64_t every_;
   std::ostream& out_;
+  Utilization mfu_;
+  std::function<double()> clock_;
   bool terminal_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double begin_;
   StepRecord first_;
   StepRecord last_;
   int64_t peak_device_bytes_ = 0;
   int64_t tokens_ = 0;
+  double step_seconds_ = 0;
+  double used_seconds_ = 0; // of them, what the model would take at the device's peak
   int64_t done_ = 0;
   int64_t skipped_ = 0;
   int64_t not_finite_ = 0; // of the skipped ones; the others had no target

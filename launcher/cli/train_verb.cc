@@ -10,12 +10,15 @@
 #include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/launcher/compose/run.h>
 #include <palimpsest/launcher/compose/run_report.h>
+#include <palimpsest/launcher/compose/utilization.h>
 #include <palimpsest/launcher/launch/threads.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,11 +30,25 @@ namespace {
 struct TrainOptions {
   std::string config;
   std::vector<std::string> overrides;
+  bool quiet = false;
+  std::optional<int64_t> log_every;
   std::string dump_gradients;
   ReportFiles report;
   bool allow_change = false;
   RankFlags rank;
 };
+
+/// Overrides that have options of their own are among them.
+std::vector<std::string> all_overrides(const TrainOptions& options) {
+  std::vector<std::string> all = options.overrides;
+  if (options.quiet) {
+    all.emplace_back("logging.quiet=true");
+  }
+  if (options.log_every) {
+    all.push_back(fmt::format("logging.every={}", *options.log_every));
+  }
+  return all;
+}
 
 /// For ranks that no launcher starts.
 void add_rank_flags(CLI::App& verb, RankFlags& flags) {
@@ -79,7 +96,7 @@ int train_rank(
   }
   if (ranks.size() == 1) {
     std::vector<std::string> arguments = {"train", options.config};
-    arguments.insert(arguments.end(), options.overrides.begin(), options.overrides.end());
+    std::ranges::copy(all_overrides(options), std::back_inserter(arguments));
     const auto advice = launch_advice(cuda::device_count(), arguments);
     out << advice.value_or("") << (advice ? "\n" : "");
   }
@@ -87,7 +104,9 @@ int train_rank(
     run.dump_gradients(options.dump_gradients);
   }
   std::optional<RunReport> report;
+  Utilization mfu;
   ranks.together([&] {
+    mfu = model_utilization(run);
     if (ranks.leads() && options.report.wanted()) {
       report.emplace(options.report, options.config, run);
     }
@@ -96,7 +115,7 @@ int train_rank(
   for (const std::string& note : run.start_notes()) {
     out << note << std::endl;
   }
-  Progress progress(run.batches().step_count(), quiet ? 0 : config.logging().every(), out);
+  Progress progress(run.batches().step_count(), quiet ? 0 : config.logging().every(), out, mfu);
   std::vector<Observer*> observers = {&progress, &session.status(run.position().step + 1)};
   if (report) {
     observers.push_back(&report->observer());
@@ -138,7 +157,7 @@ RunConfig load_once(const TrainOptions& options, const RankEnvironment& rank) {
          {"--html", options.report.html},
          {"--json", options.report.json},
          {"--dump-gradients", options.dump_gradients}});
-    return load_config(options.config, options.overrides);
+    return load_config(options.config, all_overrides(options));
   } catch (const Error& error) {
     if (rank.local_rank == 0) {
       throw;
@@ -165,10 +184,16 @@ void train(const TrainOptions& options) {
 
 void add_train_verb(CLI::App& program) {
   const auto options = std::make_shared<TrainOptions>();
-  CLI::App* verb =
-      program.add_subcommand("train", "Trains a model; writes metrics.jsonl and model/.");
+  CLI::App* verb = program.add_subcommand(
+      "train", "Trains a model; writes metrics.jsonl, tensorboard/ and model/.");
   verb->add_option("config", options->config, "YAML or JSON file")->required();
   verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
+  verb->add_flag("--quiet", options->quiet, "No progress: the same as logging.quiet=true");
+  verb->add_option(
+          "--log-every",
+          options->log_every,
+          "Steps between lines of progress: the same as logging.every=N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
   verb->add_option(
       "--dump-gradients",
       options->dump_gradients,
@@ -187,7 +212,7 @@ void add_train_verb(CLI::App& program) {
       examples("palimpsest train run.yaml\n"
                "palimpsest launch -n 4 train run.yaml parallel.zero=2\n"
                "palimpsest train run.yaml training.steps=100 activation_checkpointing=full\n"
-               "palimpsest train run.yaml --html report.html\n"
+               "palimpsest train run.yaml --log-every 10 --html report.html\n"
                "palimpsest train run.yaml --dump-gradients=gradients.safetensors"));
   verb->callback([options] { train(*options); });
 }

@@ -224,7 +224,7 @@ Hardware parse_hardware(std::string_view text, const std::string& file) {
   return hardware;
 }
 
-Hardware load_hardware(const std::string& name_or_file) {
+Hardware load_hardware(const std::string& name_or_file, std::string_view asked_by) {
   for (const BuiltIn& known : kBuiltIns) {
     if (name_or_file == known.name) {
       Hardware hardware = parse_hardware(known.text, name_or_file);
@@ -235,7 +235,8 @@ Hardware load_hardware(const std::string& name_or_file) {
   std::error_code error;
   if (!std::filesystem::exists(name_or_file, error)) {
     throw UserError(
-        "--hardware: '{}' is neither a file nor one of {}",
+        "{}: '{}' is neither a file nor one of {}",
+        asked_by,
         name_or_file,
         fmt::join(hardware_names(), ", "));
   }

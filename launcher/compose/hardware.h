@@ -24,8 +24,8 @@ namespace palimpsest {
 std::vector<std::string> hardware_names();
 
 /// A built-in one, else the file of that name. UserError naming the file's line and field, what was
-/// given and what is allowed.
-Hardware load_hardware(const std::string& name_or_file);
+/// given and what is allowed. `asked_by`: the option or key that it is the value of.
+Hardware load_hardware(const std::string& name_or_file, std::string_view asked_by = "--hardware");
 
 /// The same from text; `file` stands for its name in messages, and ends in .json for JSON.
 Hardware parse_hardware(std::string_view text, const std::string& file);

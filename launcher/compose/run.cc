@@ -9,10 +9,10 @@
 #include <palimpsest/launcher/compose/agreed_cost.h>
 #include <palimpsest/launcher/compose/monitor.h>
 #include <palimpsest/launcher/compose/replanner.h>
+#include <palimpsest/launcher/compose/run_logs.h>
 #include <palimpsest/launcher/compose/settings.h>
 #include <palimpsest/launcher/compose/whole_units.h>
 #include <palimpsest/memory/profile/profile.h>
-#include <palimpsest/memory/report/metrics.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/sharding/step_agreement.h>
 
@@ -358,10 +358,10 @@ void Run::dump_gradients(std::filesystem::path file) {
 bool Run::train(const std::vector<Observer*>& observers) {
   check(store_ != nullptr, "a run trains after prepare()");
   const ScopedContext here(memory_);
-  std::optional<MetricsWriter> metrics;
+  std::vector<std::unique_ptr<Observer>> logs;
   ranks_.together([&] {
     if (ranks_.leads()) {
-      metrics.emplace(output() / "metrics.jsonl", position_.step);
+      logs = open_logs(*this);
     }
   });
   std::vector<Observer*> all = observers;
@@ -371,8 +371,8 @@ bool Run::train(const std::vector<Observer*>& observers) {
                                        : std::numeric_limits<int64_t>::max(),
       ranks_);
   all.insert(all.begin(), &limit); // before the step is saved
-  if (metrics) {
-    all.insert(all.begin(), &*metrics);
+  for (const auto& log : logs) {
+    all.insert(all.begin(), log.get());
   }
   if (gradient_dump_ != nullptr) {
     all.push_back(gradient_dump_.get());

@@ -90,7 +90,7 @@ class Run {
   /// where the folder cannot be written, or the plan needs more memory than is available.
   void prepare();
 
-  /// The remaining steps. Records go to metrics.jsonl in the output folder and to the observers;
+  /// The remaining steps. Records go to the output folder (run_logs.h) and to the observers;
   /// checkpoints as the config says, and one at the end. False where it was asked to stop before the
   /// last step.
   bool train(const std::vector<Observer*>& observers);

@@ -218,7 +218,7 @@ TEST(Loader, UnknownKeysNameTheNearestAtEachDepth) {
                 "weight_decay?)"));
   EXPECT_THAT(
       refusal(minimal("logging: {zzzzzzzzz: 1}")),
-      HasSubstr("logging.zzzzzzzzz: unknown key; allowed: every, quiet"));
+      HasSubstr("logging.zzzzzzzzz: unknown key; allowed: every, quiet, tensorboard, hardware"));
   // A key in the wrong section belongs where one of its name is.
   EXPECT_THAT(
       refusal(minimal(), {"steps=3"}),

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -26,10 +27,15 @@ StepRecord step(int64_t number, double loss = 2.5, bool skipped = false) {
       .peak_rss_bytes = 10000};
 }
 
+/// Where no peak is known.
+std::optional<double> unknown(const StepRecord& /*record*/) {
+  return std::nullopt;
+}
+
 /// The steps of the lines that were printed for a run of `steps`.
 std::vector<int64_t> printed(int64_t steps, int64_t every) {
   std::ostringstream out;
-  Progress progress(steps, every, out);
+  Progress progress(steps, every, out, unknown);
   for (int64_t number = 1; number <= steps; ++number) {
     progress.step_end(step(number));
   }
@@ -52,7 +58,7 @@ TEST(Progress, PrintsEveryNthStepAndTheFirstAndTheLast) {
 
 TEST(Progress, ALineHasTheRecord) {
   std::ostringstream out;
-  Progress progress(4, 1, out);
+  Progress progress(4, 1, out, unknown);
   progress.step_end(step(1));
   progress.step_end(step(2, 0.5, true));
   EXPECT_THAT(
@@ -64,11 +70,51 @@ TEST(Progress, ALineHasTheRecord) {
   EXPECT_THAT(out.str(), Not(HasSubstr("\r"))); // no terminal
 }
 
+// A run that goes on after step 2 of 6: its steps, with what is between them, take 20 and 10 seconds.
+TEST(Progress, TheTimeLeftIsThatOfThisRunsSteps) {
+  double now = 1000;
+  std::ostringstream out;
+  Progress progress(6, 1, out, unknown, [&] { return now; });
+  now += 20;
+  progress.step_end(step(3)); // 3 more of 20
+  EXPECT_THAT(out.str(), ::testing::EndsWith("eta 1:00\n"));
+  now += 10;
+  progress.step_end(step(4, 2.5, true)); // 2 more of 15
+  EXPECT_THAT(out.str(), ::testing::EndsWith("eta 0:30  SKIPPED\n"));
+  now += 3 * 3600;
+  progress.step_end(step(5)); // 1 more of 10,830 / 3
+  EXPECT_THAT(out.str(), ::testing::EndsWith("eta 1:00:10\n"));
+}
+
+// Half of the peak in a step of one second, a quarter in one of three: 5/16 on the whole.
+TEST(Progress, TheMfuIsToldWhereThePeakIsKnown) {
+  std::ostringstream out;
+  const auto mfu = [](const StepRecord& record) -> std::optional<double> {
+    return record.step == 1 ? 0.5 : 0.25;
+  };
+  Progress progress(2, 1, out, mfu);
+  StepRecord record = step(1);
+  record.step_time_s = 1;
+  progress.step_end(record);
+  EXPECT_THAT(out.str(), HasSubstr("tokens/s  MFU 50.0 %  peak "));
+  record = step(2);
+  record.step_time_s = 3;
+  progress.step_end(record);
+  PlanReport report;
+  report.ranks.resize(1);
+  report.ranks[0].peak[TierId::kDevice] = 2000;
+  EXPECT_THAT(progress.summary(report, 0), HasSubstr("tokens/s, MFU 31.2 %; loss"));
+  Progress other(1, 1, out, unknown);
+  other.step_end(step(1));
+  EXPECT_THAT(
+      other.summary(report, 0), HasSubstr("MFU n/a (logging.hardware names no peak); loss"));
+}
+
 // 3,000 bytes measured and 2,000 predicted are 50 % more; of 10,000 resident 4,000 were there
 // before, 3,000 were tracked, so 3,000 were not.
 TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   std::ostringstream out;
-  Progress progress(3, 0, out);
+  Progress progress(3, 0, out, unknown);
   progress.step_end(step(1, 4));
   progress.step_end(step(2, 3, true));
   progress.step_end(step(3, 2));
@@ -82,7 +128,7 @@ TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   EXPECT_THAT(text, HasSubstr("warning: 1 of 3 steps skipped"));
   EXPECT_EQ(out.str(), "");
 
-  Progress clean(1, 0, out);
+  Progress clean(1, 0, out, unknown);
   clean.step_end(step(1));
   EXPECT_THAT(clean.summary(report, 0), Not(HasSubstr("warning")));
 }

@@ -159,6 +159,26 @@ TEST_F(TrainVerb, QuietPrintsOnlyTheSummary) {
   EXPECT_THAT(quiet.out, Not(HasSubstr("step 1/4")));
   EXPECT_THAT(quiet.out, Not(HasSubstr("predicted peak on the device")));
   EXPECT_THAT(quiet.out, HasSubstr("4 steps in "));
+  const Outcome flag = run({"train", path_, "--quiet", "training.restart=true"});
+  EXPECT_EQ(flag.exit_code, 0);
+  EXPECT_THAT(flag.out, Not(HasSubstr("step 1/4")));
+  EXPECT_THAT(flag.out, HasSubstr("4 steps in "));
+}
+
+TEST_F(TrainVerb, LogEveryIsTheKeyOfThatName) {
+  const Outcome outcome = run({"train", path_, "--log-every", "3"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* step : {"step 1/4", "step 3/4", "step 4/4"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(step));
+  }
+  EXPECT_THAT(outcome.out, Not(HasSubstr("step 2/4")));
+  EXPECT_EQ(metrics().size(), 4U); // all the same
+  const Outcome zero = run({"train", path_, "--log-every", "0"});
+  EXPECT_EQ(zero.exit_code, 2);
+  EXPECT_THAT(zero.err, HasSubstr("--log-every: '0' is not allowed; give a whole number in"));
+  const Outcome both = run({"train", path_, "--log-every", "3", "logging.every=2"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("logging.every=3: overridden twice"));
 }
 
 TEST_F(TrainVerb, ErrorsEndWithTheirExitCode) {

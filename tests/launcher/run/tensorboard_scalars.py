@@ -1,0 +1,16 @@
+"""Prints what TensorBoard reads in the folder named: {tag: [[step, value], ...]} as JSON.
+
+Ends with code 77 where there is no TensorBoard.
+"""
+import json
+import sys
+
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    sys.exit(77)
+
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})  # all of them
+events.Reload()
+tags = events.Tags()["scalars"]
+print(json.dumps({tag: [[point.step, point.value] for point in events.Scalars(tag)] for tag in tags}))
