@@ -4,6 +4,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/device.h>
+#include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
@@ -110,8 +111,7 @@ std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore&
 
 /// A checkpoint of the output folder that keeps what its model's folder held, where that is gone.
 std::optional<std::filesystem::path> kept_model(const RunConfig& config) {
-  std::error_code error;
-  if (!config.model().has_path() || std::filesystem::exists(config.model().path(), error)) {
+  if (!config.model().has_path() || find_model(config.model().path())) {
     return std::nullopt;
   }
   std::vector<std::string> passed_over;
