@@ -25,7 +25,7 @@ class Progress final : public Observer {
       int64_t steps,
       int64_t every,
       std::ostream& out,
-      Utilization mfu,
+      Utilization mfu = unknown_utilization,
       std::function<double()> clock = steady_seconds);
 
   void step_end(const StepRecord& record) override;

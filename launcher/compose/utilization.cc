@@ -27,7 +27,7 @@ double row_flops(Run& run) {
 Utilization model_utilization(Run& run) {
   const RunConfig& config = run.config();
   if (!config.logging().has_hardware()) {
-    return [](const StepRecord& /*record*/) { return std::optional<double>(); };
+    return unknown_utilization;
   }
   const Hardware hardware = load_hardware(config.logging().hardware(), "logging.hardware");
   const double peak =

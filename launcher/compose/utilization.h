@@ -16,6 +16,11 @@ namespace palimpsest {
 /// Of a step that is over.
 using Utilization = std::function<std::optional<double>(const StepRecord&)>;
 
+/// Where no peak is known.
+inline std::optional<double> unknown_utilization(const StepRecord& /*record*/) {
+  return std::nullopt;
+}
+
 /// Model FLOPs utilisation (Chowdhery et al. 2022, PaLM, appendix B): the operations of this rank's
 /// forwards and backwards, without what is recomputed and with rows' padding, over what the device
 /// of logging.hardware could do meanwhile at its peak in the compute type. None without that key: a

@@ -27,15 +27,10 @@ StepRecord step(int64_t number, double loss = 2.5, bool skipped = false) {
       .peak_rss_bytes = 10000};
 }
 
-/// Where no peak is known.
-std::optional<double> unknown(const StepRecord& /*record*/) {
-  return std::nullopt;
-}
-
 /// The steps of the lines that were printed for a run of `steps`.
 std::vector<int64_t> printed(int64_t steps, int64_t every) {
   std::ostringstream out;
-  Progress progress(steps, every, out, unknown);
+  Progress progress(steps, every, out);
   for (int64_t number = 1; number <= steps; ++number) {
     progress.step_end(step(number));
   }
@@ -58,7 +53,7 @@ TEST(Progress, PrintsEveryNthStepAndTheFirstAndTheLast) {
 
 TEST(Progress, ALineHasTheRecord) {
   std::ostringstream out;
-  Progress progress(4, 1, out, unknown);
+  Progress progress(4, 1, out);
   progress.step_end(step(1));
   progress.step_end(step(2, 0.5, true));
   EXPECT_THAT(
@@ -74,7 +69,7 @@ TEST(Progress, ALineHasTheRecord) {
 TEST(Progress, TheTimeLeftIsThatOfThisRunsSteps) {
   double now = 1000;
   std::ostringstream out;
-  Progress progress(6, 1, out, unknown, [&] { return now; });
+  Progress progress(6, 1, out, unknown_utilization, [&] { return now; });
   now += 20;
   progress.step_end(step(3)); // 3 more of 20
   EXPECT_THAT(out.str(), ::testing::EndsWith("eta 1:00\n"));
@@ -104,7 +99,7 @@ TEST(Progress, TheMfuIsToldWhereThePeakIsKnown) {
   report.ranks.resize(1);
   report.ranks[0].peak[TierId::kDevice] = 2000;
   EXPECT_THAT(progress.summary(report, 0), HasSubstr("tokens/s, MFU 31.2 %; loss"));
-  Progress other(1, 1, out, unknown);
+  Progress other(1, 1, out);
   other.step_end(step(1));
   EXPECT_THAT(
       other.summary(report, 0), HasSubstr("MFU n/a (logging.hardware names no peak); loss"));
@@ -114,7 +109,7 @@ TEST(Progress, TheMfuIsToldWhereThePeakIsKnown) {
 // before, 3,000 were tracked, so 3,000 were not.
 TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   std::ostringstream out;
-  Progress progress(3, 0, out, unknown);
+  Progress progress(3, 0, out);
   progress.step_end(step(1, 4));
   progress.step_end(step(2, 3, true));
   progress.step_end(step(3, 2));
@@ -128,7 +123,7 @@ TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   EXPECT_THAT(text, HasSubstr("warning: 1 of 3 steps skipped"));
   EXPECT_EQ(out.str(), "");
 
-  Progress clean(1, 0, out, unknown);
+  Progress clean(1, 0, out);
   clean.step_end(step(1));
   EXPECT_THAT(clean.summary(report, 0), Not(HasSubstr("warning")));
 }
