@@ -5,6 +5,7 @@
 #include <palimpsest/core/base/words.h>
 #include <palimpsest/core/io/checkpoint_manifest.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/companions.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/io/hub_cache.h>
@@ -142,6 +143,12 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   } else {
     settings_.decoder = decoder_config(model);
   }
+  if (config.data().has_tokenizer()) {
+    if (const auto tokenizer = find_model(config.data().tokenizer())) {
+      tokenizer_ = read_companions(*tokenizer);
+      tokenizer_.erase("generation_config.json"); // of the model that it came with
+    }
+  }
   settings_.decoder_options.compute = compute;
   settings_.decoder_options.residual_dropout = settings_.decoder.residual_dropout;
   settings_.decoder_options.embedding_dropout = settings_.decoder.embedding_dropout;
@@ -208,15 +215,20 @@ void Model::fill(uint64_t seed, const UnitSource& source) {
 }
 
 HfFolderLayout Model::layout() const {
+  HfFolderLayout layout;
   if (folder_) {
-    return layout_like(*folder_);
+    layout = layout_like(*folder_);
+  } else if (kept_) {
+    layout = *kept_;
+  } else {
+    const std::string config =
+        reads_tokens() ? write_decoder_config(settings_.decoder) : R"({"model_type": "mlp"})";
+    layout = new_layout(config, declarations(chain_));
   }
-  if (kept_) {
-    return *kept_;
+  for (const auto& [name, text] : tokenizer_) {
+    layout.small_files[name] = text;
   }
-  const std::string config =
-      reads_tokens() ? write_decoder_config(settings_.decoder) : R"({"model_type": "mlp"})";
-  return new_layout(config, declarations(chain_));
+  return layout;
 }
 
 void Model::write(const std::filesystem::path& out, const UnitSource& source) const {

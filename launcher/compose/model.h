@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -81,7 +82,7 @@ class Model {
   HfFolderLayout layout() const;
 
   /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the
-  /// weights came from one. A chain that is no decoder is written as its weights alone.
+  /// weights came from one; with the tokenizer of data.tokenizer, if it is given. A chain that is no decoder is written as its weights alone.
   /// EnvironmentError, and nothing is changed, where a trained weight is not finite.
   void write(const std::filesystem::path& out, const UnitSource& source) const;
 
@@ -91,6 +92,7 @@ class Model {
   ModelFamily family_functions_;
   std::optional<HfFolder> folder_;
   std::optional<HfFolderLayout> kept_; // by a checkpoint, where the folder is gone
+  std::map<std::string, std::string> tokenizer_; // data.tokenizer's files by name
   std::vector<std::string> notes_;
   Chain chain_;
 };

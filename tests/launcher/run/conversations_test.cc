@@ -70,6 +70,19 @@ TEST(Conversations, GoOnBitForBit) {
   EXPECT_EQ(losses, whole.records.losses());
 }
 
+// A model made here has no tokenizer but the data's: it goes with the weights, and with checkpoints.
+TEST(Conversations, LeaveAModelWithItsTokenizer) {
+  const TestFolder folder;
+  train(yaml(folder), folder);
+  const std::filesystem::path tokenizer =
+      std::filesystem::path(PALIMPSEST_TEST_DATA) / "tokenizers/qwen2-512";
+  for (const char* model : {"run/model", "run/step-00000004/model"}) {
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+      EXPECT_EQ(read_file((folder / model) + "/" + name), read_file(tokenizer / name)) << model;
+    }
+  }
+}
+
 TEST(Conversations, DoNotDependOnTheRanks) {
   const TestFolder folder;
   const std::string config = yaml(folder);
