@@ -12,7 +12,6 @@
 
 #include <google/protobuf/util/json_util.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <iostream>
@@ -48,19 +47,6 @@ void check_by_replay(const CostChain& chain, const ChainPlan& plan) {
       replay.makespan);
 }
 
-/// Whether the planner's table counts some size of the chain in more than it is.
-bool rounds(const CostChain& chain, int64_t slot) {
-  const auto odd = [&](int64_t bytes) { return bytes % slot != 0; };
-  const auto odd_tape = [&](const TapeOption& tape) {
-    return odd(tape.bytes) || odd(tape.forward_workspace) || odd(tape.backward_workspace);
-  };
-  return odd(chain.input_bytes) || odd(chain.loss_workspace) || odd(chain.loss_gradient_bytes) ||
-      std::ranges::any_of(chain.stages, [&](const ChainStage& stage) {
-           return odd(stage.output_bytes) || odd(stage.forward_workspace) ||
-               odd(stage.gradient_bytes) || std::ranges::any_of(stage.tapes, odd_tape);
-         });
-}
-
 /// The planner's plan. What the optimal one had to round, unless everything is kept, is said.
 ChainPlan make_plan(
     const Planner& planner,
@@ -72,7 +58,7 @@ ChainPlan make_plan(
   }
   const DynamicProgram program(chain, budget);
   ChainPlan plan = program.plan(budget);
-  if (!plan.segments.empty() && rounds(chain, program.slot_bytes())) {
+  if (!plan.segments.empty() && program.rounds()) {
     report.set_slot_bytes(static_cast<double>(program.slot_bytes()));
   }
   return plan;

@@ -66,10 +66,11 @@ DynamicProgram::DynamicProgram(const CostChain& chain, int64_t largest_budget, i
   const int wanted = slots > 0 ? slots : slots_for(chain.size() + 1);
   const int64_t least_slot = (all_tapes_ + wanted - 1) / wanted;
   const int64_t divisor = common_divisor(chain);
-  slot_ = divisor >= least_slot ? divisor : slot_for(chain, least_slot);
+  rounds_ = divisor < least_slot;
+  slot_ = rounds_ ? slot_for(chain, least_slot) : divisor;
   if (largest_budget >= least_budget_) {
     const int64_t useful = std::min(largest_budget, all_tapes_) - chain.input_bytes;
-    uneven_ = divisor >= least_slot ? 0 : useful % slot_;
+    uneven_ = rounds_ ? useful % slot_ : 0;
     table_.emplace(chain_with_loss_, slot_, static_cast<int>(useful / slot_), uneven_);
   }
 }

@@ -45,6 +45,10 @@ class DynamicProgram {
   int64_t slot_bytes() const {
     return slot_;
   }
+  /// Whether the table counts some size of the chain in more than it is.
+  bool rounds() const {
+    return rounds_;
+  }
   size_t table_bytes() const {
     return table_ ? table_->bytes() : 0;
   }
@@ -56,6 +60,7 @@ class DynamicProgram {
   int64_t least_budget_;
   int64_t all_tapes_; // bytes that keep everything
   int64_t slot_;
+  bool rounds_;
   int64_t uneven_ = 0; // of the largest budget, beside whole slots
   std::optional<SecondsTable> table_; // none where the largest budget is below the least
 };
