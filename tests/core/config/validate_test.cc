@@ -247,9 +247,12 @@ TEST(Validate, AFamilysOwnDefaultsAreDerived) {
 TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
   const std::vector<std::vector<std::string>> asked = {
       {"data.validation={fraction: 0.1}"},
+      {"precision.compute=fp16"},
+      {"precision.frozen=nf4"},
       {"precision.master=none"},
       {"precision.gradients=bf16"},
       {"precision.moments=bf16"},
+      {"training.freeze=[norm]"},
       {"lora={}"},
       {"memory.host_budget=8GiB"},
       {"pipeline.stages=2"},
