@@ -43,7 +43,9 @@ struct Chain {
   int terminal_index() const {
     return static_cast<int>(blocks.size());
   }
+  /// Elements of all parameters, and of those that are trained.
   int64_t parameter_count() const;
+  int64_t trained_count() const;
 };
 
 } // namespace palimpsest

@@ -2,6 +2,8 @@
 
 #include <palimpsest/core/base/error.h>
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -12,9 +14,12 @@ ParamUnit::ParamUnit(
     std::string name,
     std::vector<Parameter> parameters,
     at::ScalarType dtype,
-    bool trainable)
+    bool trainable,
+    std::shared_ptr<const ParamCodec> codec)
     : name_(std::move(name)), parameters_(std::move(parameters)), dtype_(dtype),
-      trainable_(trainable) {
+      trainable_(trainable), codec_(std::move(codec)) {
+  check(!trainable_ || codec_ == nullptr, "unit {} is trained, so no codec holds it", name_);
+  const int64_t block = codec_ == nullptr ? 1 : codec_->block();
   for (Parameter& parameter : parameters_) {
     parameter.offset = numel_;
     parameter.numel = 1;
@@ -22,14 +27,14 @@ ParamUnit::ParamUnit(
       check(size >= 0, "parameter {} has a negative size", parameter.name);
       parameter.numel *= size;
     }
-    numel_ += parameter.numel;
+    numel_ += (parameter.numel + block - 1) / block * block;
   }
   fresh_.assign(parameters_.size(), false);
 }
 
 void ParamUnit::bind_data(at::Tensor flat) {
   check(
-      !flat.defined() || (flat.numel() >= numel_ && flat.scalar_type() == dtype_),
+      !flat.defined() || (flat.numel() >= held(numel_) && flat.scalar_type() == held_dtype()),
       "unit {}: a flat buffer of another size or dtype",
       name_);
   data_ = std::move(flat);
@@ -37,7 +42,9 @@ void ParamUnit::bind_data(at::Tensor flat) {
 
 void ParamUnit::bind_grad(at::Tensor flat) {
   check(
-      !flat.defined() || (flat.numel() >= numel_ && flat.scalar_type() == at::kFloat),
+      !flat.defined() ||
+          (flat.numel() >= numel_ &&
+           (flat.scalar_type() == at::kFloat || flat.scalar_type() == at::kBFloat16)),
       "unit {}: a gradient buffer of another size or dtype",
       name_);
   grad_ = std::move(flat);
@@ -52,7 +59,7 @@ void ParamUnit::bind_fresh_grad(at::Tensor flat) {
 
 at::Tensor ParamUnit::view(size_t first, size_t count) const {
   check(data_.defined(), "parameters of unit {} are read while not gathered", name_);
-  return slice(data_, first, count);
+  return codec_ == nullptr ? slice(data_, first, count) : decoded(first, count);
 }
 
 at::Tensor ParamUnit::grad_view(size_t first, size_t count) {
@@ -87,10 +94,9 @@ void ParamUnit::zero_fresh(size_t first, size_t count) {
   }
 }
 
-at::Tensor ParamUnit::slice(const at::Tensor& flat, size_t first, size_t count) const {
+std::vector<int64_t> ParamUnit::shape_of(size_t first, size_t count) const {
   check(count > 0 && first + count <= parameters_.size(), "unit {}: no such parameter", name_);
   std::vector<int64_t> shape = parameters_[first].shape;
-  int64_t numel = parameters_[first].numel;
   for (size_t index = first + 1; index < first + count; ++index) {
     const std::vector<int64_t>& other = parameters_[index].shape;
     check(
@@ -99,9 +105,28 @@ at::Tensor ParamUnit::slice(const at::Tensor& flat, size_t first, size_t count) 
         "unit {}: neighbours of different sizes cannot be one view",
         name_);
     shape[0] += other[0];
-    numel += parameters_[index].numel;
   }
-  return flat.narrow(0, parameters_[first].offset, numel).view(shape);
+  return shape;
+}
+
+at::Tensor ParamUnit::slice(const at::Tensor& flat, size_t first, size_t count) const {
+  const std::vector<int64_t> shape = shape_of(first, count);
+  const Parameter& last = parameters_[first + count - 1];
+  const int64_t begin = parameters_[first].offset;
+  return flat.narrow(0, begin, last.offset + last.numel - begin).view(shape);
+}
+
+at::Tensor ParamUnit::decoded(size_t first, size_t count) const {
+  at::Tensor copy = at::empty(shape_of(first, count), data_.options().dtype(dtype_));
+  const at::Tensor flat = copy.view(-1);
+  int64_t done = 0;
+  for (size_t index = first; index < first + count; ++index) {
+    const Parameter& parameter = parameters_[index];
+    const at::Tensor coded = data_.narrow(0, held(parameter.offset), codec_->held(parameter.numel));
+    codec_->decode(coded, flat.narrow(0, done, parameter.numel));
+    done += parameter.numel;
+  }
+  return copy;
 }
 
 } // namespace palimpsest

@@ -24,6 +24,7 @@ TEST(Chain, CountsEachUnitsParametersOnce) {
   }
   chain.terminal_units = {0};
   EXPECT_EQ(chain.parameter_count(), 67 * 24 + 24 * 24 + 1);
+  EXPECT_EQ(chain.trained_count(), 67 * 24 + 1);
   EXPECT_EQ(chain.terminal_index(), 3);
 }
 

@@ -9,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string_view>
 #include <vector>
 
 namespace palimpsest {
@@ -98,7 +100,7 @@ TEST(ParamUnit, WhatIsNotLiveOrDoesNotFitIsNamed) {
   refused([&] { unit.grad_view(0); }, "unit attention is used while not live");
   refused([&] { unit.bind_data(at::zeros({21})); }, "unit attention: a flat buffer");
   refused([&] { unit.bind_data(at::zeros({22}, at::kDouble)); }, "unit attention: a flat buffer");
-  refused([&] { unit.bind_grad(at::zeros({22}, at::kBFloat16)); }, "attention: a gradient buffer");
+  refused([&] { unit.bind_grad(at::zeros({22}, at::kHalf)); }, "attention: a gradient buffer");
   unit.bind_data(at::zeros({22}));
   refused([&] { unit.view(5); }, "no such parameter");
   refused([&] { unit.view(4, 2); }, "no such parameter");
@@ -109,6 +111,64 @@ TEST(ParamUnit, WhatIsNotLiveOrDoesNotFitIsNamed) {
   refused(
       [] { ParamUnit("bad", {{.name = "w", .shape = {-1}}}, at::kFloat, true); },
       "parameter w has a negative size");
+}
+
+/// Four bytes a block of four small whole numbers, after one that says 200.
+class ByteCodec final : public ParamCodec {
+ public:
+  std::string_view name() const override {
+    return "bytes";
+  }
+  int64_t block() const override {
+    return 4;
+  }
+  at::ScalarType dtype() const override {
+    return at::kByte;
+  }
+  int64_t entries() const override {
+    return 5;
+  }
+  bool encode(const at::Tensor& /*values*/, const at::Tensor& /*held*/) const override {
+    return false;
+  }
+  void decode(const at::Tensor& held, const at::Tensor& values) const override {
+    ASSERT_EQ(held.numel(), this->held(values.numel()));
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      EXPECT_EQ(held[i / 4 * 5].item<int>(), 200);
+      values[i].copy_(held[i / 4 * 5 + 1 + i % 4]);
+    }
+  }
+};
+
+// Six and three elements lie in two blocks and one; what is read is theirs alone.
+TEST(ParamUnit, WhatACodecHoldsIsReadAsACopy) {
+  ParamUnit unit(
+      "frozen",
+      {{.name = "q", .shape = {2, 3}}, {.name = "k", .shape = {1, 3}}},
+      at::kBFloat16,
+      /*trainable=*/false,
+      std::make_shared<ByteCodec>());
+  EXPECT_EQ(unit.parameters()[1].offset, 8);
+  EXPECT_EQ(unit.numel(), 12);
+  EXPECT_EQ(unit.held(12), 15);
+  EXPECT_EQ(unit.held_bytes(), 15);
+  EXPECT_THROW(unit.bind_data(at::zeros({15}, at::kBFloat16)), InternalError);
+  EXPECT_THROW(unit.bind_data(at::zeros({14}, at::kByte)), InternalError);
+  const at::Tensor flat = at::arange(20, at::kByte);
+  flat[0] = flat[5] = flat[10] = 200;
+  unit.bind_data(flat);
+  const at::Tensor both = unit.view(0, 2);
+  EXPECT_EQ(both.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(both.sizes(), (std::vector<int64_t>{3, 3}));
+  const std::vector<int> expected = {1, 2, 3, 4, 6, 7, 11, 12, 13};
+  for (int64_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(both[i / 3][i % 3].item<int>(), expected[static_cast<size_t>(i)]);
+  }
+  EXPECT_TRUE(unit.view(1).equal(both.narrow(0, 2, 1)));
+  EXPECT_THROW(
+      ParamUnit(
+          "w", {{.name = "w", .shape = {4}}}, at::kFloat, true, std::make_shared<ByteCodec>()),
+      InternalError);
 }
 
 } // namespace
