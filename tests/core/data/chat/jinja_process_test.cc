@@ -1,6 +1,8 @@
 #include <palimpsest/core/data/chat/jinja_process.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/tests/core/data/temporary_folder.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,13 +17,15 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
+using JinjaProcessTest = NeedsJinja;
+
 const Conversation kHello = {{"user", "Hello \"x\"\n\xe2\x80\xa8"}};
 
 std::string render(JinjaProcess& jinja, const Conversation& conversation, bool prompt = false) {
   return jinja.render(conversation, {{.messages = conversation.size(), .prompt = prompt}})[0];
 }
 
-TEST(JinjaProcess, HasTheReferencesEnvironment) {
+TEST_F(JinjaProcessTest, HasTheReferencesEnvironment) {
   JinjaProcess jinja(
       "{{ bos_token }}\n"
       "  {% for m in messages %}\n"
@@ -40,7 +44,7 @@ TEST(JinjaProcess, HasTheReferencesEnvironment) {
       "False False 26 Jul 2024");
 }
 
-TEST(JinjaProcess, KeepsEveryCharacter) {
+TEST_F(JinjaProcessTest, KeepsEveryCharacter) {
   JinjaProcess jinja("{{ messages[0].content }}", {});
   EXPECT_EQ(render(jinja, kHello), kHello[0].content);
   EXPECT_EQ(
@@ -50,7 +54,7 @@ TEST(JinjaProcess, KeepsEveryCharacter) {
   EXPECT_EQ(render(jinja, {{"user", large}}), large);
 }
 
-TEST(JinjaProcess, ReportsWhatTheTemplateRefuses) {
+TEST_F(JinjaProcessTest, ReportsWhatTheTemplateRefuses) {
   JinjaProcess jinja(
       "{% if messages[0].content == 'bad' %}{{ raise_exception('no bad words') }}{% endif %}ok "
       "{{ messages[0].content.x.y }}",
@@ -66,7 +70,7 @@ TEST(JinjaProcess, ReportsWhatTheTemplateRefuses) {
       ThrowsMessage<UserError>(HasSubstr("no valid Jinja template: line 1")));
 }
 
-TEST(JinjaProcess, AnswersCallersFromSeveralThreads) {
+TEST_F(JinjaProcessTest, AnswersCallersFromSeveralThreads) {
   JinjaProcess jinja("{{ messages[0].content }}", {});
   std::vector<std::thread> threads;
   for (int t = 0; t < 3; ++t) {
@@ -82,7 +86,7 @@ TEST(JinjaProcess, AnswersCallersFromSeveralThreads) {
   }
 }
 
-TEST(JinjaProcess, ReportsItsDeathInsteadOfWaiting) {
+TEST_F(JinjaProcessTest, ReportsItsDeathInsteadOfWaiting) {
   JinjaProcess jinja("{{ messages[0].content }}", {});
   kill(jinja.pid(), SIGKILL);
   const auto dead = [&] { render(jinja, kHello); };
@@ -91,7 +95,7 @@ TEST(JinjaProcess, ReportsItsDeathInsteadOfWaiting) {
   EXPECT_EQ(jinja.pid(), -1);
 }
 
-TEST(JinjaProcess, LeavesNoProcessBehind) {
+TEST_F(JinjaProcessTest, LeavesNoProcessBehind) {
   pid_t pid = -1;
   {
     const JinjaProcess jinja("x", {});
@@ -102,7 +106,7 @@ TEST(JinjaProcess, LeavesNoProcessBehind) {
 }
 
 /// A PATH without python3 leaves /usr/bin/python3, which may have jinja2 or not.
-TEST(JinjaProcess, LooksBesideThePathForPython) {
+TEST(JinjaProcessStart, LooksBesideThePathForPython) {
   const std::string path = getenv("PATH");
   setenv("PATH", "/nowhere", 1);
   try {
@@ -112,6 +116,16 @@ TEST(JinjaProcess, LooksBesideThePathForPython) {
     EXPECT_THAT(error.what(), HasSubstr("needs python3 with jinja2"));
   }
   setenv("PATH", path.c_str(), 1);
+}
+
+TEST(JinjaProcessStart, SaysWhatIsMissing) {
+  const TemporaryFolder folder;
+  folder.write("jinja2.py", std::string("raise ImportError('no jinja2')\n"));
+  setenv("PYTHONPATH", folder.path().c_str(), 1);
+  EXPECT_THAT(
+      [] { const JinjaProcess jinja("x", {}); },
+      ThrowsMessage<EnvironmentError>(HasSubstr("apt install python3-jinja2")));
+  unsetenv("PYTHONPATH");
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/tests/core/data/golden_chats.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +14,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+
+using JinjaTemplateTest = NeedsJinja;
 
 void expect_golden(const std::string& folder, const TemplateTokens& tokens) {
   const auto source = model_chat_template(golden_tokenizer(folder));
@@ -34,7 +37,7 @@ void expect_golden(const std::string& folder, const TemplateTokens& tokens) {
   }
 }
 
-TEST(JinjaTemplate, RendersAsTheReferenceDoes) {
+TEST_F(JinjaTemplateTest, RendersAsTheReferenceDoes) {
   expect_golden("llama2-2000", {.bos = "<s>", .eos = "</s>"});
   expect_golden("llama3-512", {.bos = "<|begin_of_text|>", .eos = "<|end_of_text|>"});
   expect_golden("qwen2-2000", {.bos = "", .eos = "<|im_end|>"});
@@ -62,7 +65,7 @@ constexpr const char* kChatml =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-TEST(JinjaTemplate, FindsWhatTheAssistantWrites) {
+TEST_F(JinjaTemplateTest, FindsWhatTheAssistantWrites) {
   EXPECT_THAT(written(kChatml, kTwoTurns), ElementsAre("a<|im_end|>", "b<|im_end|>"));
   EXPECT_THAT(written(kChatml, kTwoTurns, 2), ElementsAre("b<|im_end|>"));
   const auto llama2 = model_chat_template(golden_tokenizer("llama2-2000"));
@@ -83,7 +86,7 @@ TEST(JinjaTemplate, FindsWhatTheAssistantWrites) {
       ElementsAre("a|", "b|"));
 }
 
-TEST(JinjaTemplate, RefusesTargetsThatMoveAsOthersFollow) {
+TEST_F(JinjaTemplateTest, RefusesTargetsThatMoveAsOthersFollow) {
   const auto thinking = [](const std::string& condition) {
     return "{% for m in messages %}[{{ m.role }}]{% if " + condition +
         " %}<think>{% endif %}{{ m.content }}{% endfor %}"
