@@ -220,10 +220,11 @@ class DecoderCost {
     const double pass = stream(2 * matrix(q_width_ + kv_width_)); // over q and k
     const double rotary = family_.rotary ? pass : 0;
     const double normed_heads = family_.head_norms ? pass : 0;
-    cost.value_seconds = product(rows_, hidden_size, q_width_);
+    const double output = product(rows_, hidden_size, q_width_);
+    cost.value_seconds = {.lean = output, .full = output};
     cost.lean_seconds = stream(2 * hidden_) + (family_.head_norms ? normed_heads + rotary : 0);
     cost.forward_seconds = stream(2 * hidden_) + product(rows_, width, hidden_size) + rotary +
-        normed_heads + seconds(scores, static_cast<double>(qkv + attended)) + cost.value_seconds;
+        normed_heads + seconds(scores, static_cast<double>(qkv + attended)) + output;
     // five products where the forward has two: the scores are computed again
     cost.input_seconds = product(rows_, q_width_, hidden_size) +
         seconds(2.5 * scores, static_cast<double>(2 * qkv + 2 * attended)) + rotary +
@@ -271,10 +272,10 @@ class DecoderCost {
 
     const double norm_seconds = stream(2 * hidden_);
     const double product_seconds = stream(gate_up + gated);
-    cost.value_seconds = product(rows_, hidden_size, inner);
+    const double down = product(rows_, hidden_size, inner);
+    cost.value_seconds = {.lean = down, .full = down};
     cost.lean_seconds = norm_seconds + product_seconds;
-    cost.forward_seconds =
-        cost.lean_seconds + product(rows_, inner_, hidden_size) + cost.value_seconds;
+    cost.forward_seconds = cost.lean_seconds + product(rows_, inner_, hidden_size) + down;
     cost.input_seconds = product(rows_, inner, hidden_size) + stream(2 * gate_up + gated) +
         product(rows_, hidden_size, inner_) + stream(4 * hidden_);
     cost.weight_seconds =

@@ -38,14 +38,6 @@ void validate_stage(const ChainStage& stage, int64_t input_bytes, const std::str
   check_bytes(name, "forward workspace", stage.forward_workspace);
   check_bytes(name, "gradients", stage.gradient_bytes);
   check_seconds(name, "forward", stage.forward_seconds);
-  check_seconds(name, "forward's output", stage.value_seconds);
-  if (stage.value_seconds > stage.forward_seconds) {
-    throw UserError(
-        "{}: its output takes {} s of a forward of {} s",
-        name,
-        stage.value_seconds,
-        stage.forward_seconds);
-  }
   if (stage.tapes.empty()) {
     throw UserError("{}: no tape is given; a backward needs one", name);
   }
@@ -57,6 +49,14 @@ void validate_stage(const ChainStage& stage, int64_t input_bytes, const std::str
     const int64_t least = -option.bytes - input_bytes; // a gradient that nobody wants
     check_bytes(name, "backward workspace", option.backward_workspace, least);
     check_seconds(name, "backward", option.backward_seconds);
+    check_seconds(name, "forward's output", option.value_seconds);
+    if (option.value_seconds > stage.forward_seconds) {
+      throw UserError(
+          "{}: its output takes {} s of a forward of {} s",
+          name,
+          option.value_seconds,
+          stage.forward_seconds);
+    }
     if (option.bytes < stage.output_bytes) {
       throw UserError(
           "{}: its tape of {} bytes is smaller than its output of {}, which it contains",
@@ -177,7 +177,6 @@ class Maker {
     const BlockCost& block = model_.blocks[static_cast<size_t>(number)];
     const Gradients& gradients = gradients_[static_cast<size_t>(number)];
     ChainStage result{.name = block.name, .forward_seconds = block.forward_seconds};
-    result.value_seconds = block.value_seconds;
     result.gradient_bytes = gradients.staying;
     result.blocks = {number, number + 1};
     for (const int index : job_.read_values(number)) {
@@ -197,7 +196,8 @@ class Maker {
            .backward_workspace =
                backward + gradients.passing + carried_ + skip_gradients(number) - less,
            .backward_seconds =
-               block.input_seconds + block.weight_seconds + (lean ? block.lean_seconds : 0)});
+               block.input_seconds + block.weight_seconds + (lean ? block.lean_seconds : 0),
+           .value_seconds = block.value_seconds.of(tape)});
     };
     option(
         TapeMode::kFull,

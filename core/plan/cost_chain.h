@@ -36,6 +36,8 @@ struct TapeOption {
   int64_t backward_workspace =
       0; ///< negative where BACKWARD needs less than the tape, as without the output
   double backward_seconds = 0;
+  double value_seconds =
+      0; ///< of the stage's forward, what is spared with an output that nobody reads
 
   bool operator==(const TapeOption&) const = default;
 };
@@ -44,7 +46,6 @@ struct ChainStage {
   std::string name{};
   int64_t output_bytes = 0; ///< a
   double forward_seconds = 0;
-  double value_seconds = 0; ///< of these, what is spared with an output that nobody reads
   int64_t forward_workspace = 0; ///< where no tape is left
   std::vector<TapeOption> tapes{}; ///< at least one, at most one of each mode
   int64_t gradient_bytes = 0; ///< of its weights, from its BACKWARD to the end

@@ -13,6 +13,7 @@
 // tape its FORWARD is its BACKWARD too. Bytes are those of the largest micro-batch, seconds and
 // FLOPs those of one execution.
 
+#include <palimpsest/core/plan/op.h>
 #include <palimpsest/core/plan/slot.h>
 
 #include <compare>
@@ -67,6 +68,10 @@ struct PerTape {
   T none{};
   T lean{};
   T full{};
+
+  const T& of(TapeMode tape) const {
+    return tape == TapeMode::kNone ? none : tape == TapeMode::kLean ? lean : full;
+  }
 };
 
 struct BlockCost {
@@ -94,8 +99,9 @@ struct BlockCost {
   double lean_seconds = 0; ///< BACKWARD from a lean tape takes this much longer
 
   double forward_flops = 0;
-  /// Of these, what a FORWARD that yields nothing is spared: a rerun whose values nobody reads.
-  double value_seconds = 0;
+  /// Of these, what a FORWARD that leaves a tape and yields nothing is spared: a rerun whose values
+  /// nobody reads. `none` is unused.
+  PerTape<double> value_seconds{};
   double value_flops = 0;
   double backward_flops =
       0; ///< of both parts; for the terminal block too, in its FORWARD with a tape

@@ -6,23 +6,6 @@
 #include <algorithm>
 
 namespace palimpsest {
-namespace {
-
-template <typename T>
-T of_tape(const PerTape<T>& values, TapeMode tape) {
-  switch (tape) {
-    case TapeMode::kNone:
-      return values.none;
-    case TapeMode::kLean:
-      return values.lean;
-    case TapeMode::kFull:
-      return values.full;
-  }
-  return values.full;
-}
-
-} // namespace
-
 std::optional<Lane> Simulation::lane(const Op& op) const {
   if (is_timed(op.kind)) {
     return Lane::kCompute;
@@ -52,7 +35,7 @@ double Simulation::cost(const Rank& rank, const Op& op) const {
   switch (op.kind) {
     case OpKind::kForward: {
       const BlockCost& block = job_.model().blocks[static_cast<size_t>(op.block)];
-      return block.forward_seconds - (op.yields.empty() ? block.value_seconds : 0);
+      return block.forward_seconds - (op.yields.empty() ? block.value_seconds.of(op.tape) : 0);
     }
     case OpKind::kBackward: {
       const BlockCost& block = job_.model().blocks[static_cast<size_t>(op.block)];
@@ -83,7 +66,7 @@ double Simulation::cost(const Rank& rank, const Op& op) const {
 int64_t Simulation::workspace(const Rank& rank, const Op& op, bool started) const {
   switch (op.kind) {
     case OpKind::kForward:
-      return of_tape(job_.model().blocks[static_cast<size_t>(op.block)].forward_workspace, op.tape);
+      return job_.model().blocks[static_cast<size_t>(op.block)].forward_workspace.of(op.tape);
     case OpKind::kBackward: {
       const BlockCost& block = job_.model().blocks[static_cast<size_t>(op.block)];
       return op.part == BackwardPart::kWeight ? block.weight_workspace

@@ -15,10 +15,10 @@ namespace {
 /// Every measured number, in one order. Bytes below 2^53 are exact in a double.
 template <typename Visit>
 void for_each_number(ModelCost& cost, Visit visit) {
-  const auto tapes = [&](PerTape<int64_t>& bytes) {
-    visit(bytes.none);
-    visit(bytes.lean);
-    visit(bytes.full);
+  const auto tapes = [&](auto& numbers) {
+    visit(numbers.none);
+    visit(numbers.lean);
+    visit(numbers.full);
   };
   visit(cost.batch_bytes);
   for (UnitCost& unit : cost.units) {
@@ -40,7 +40,7 @@ void for_each_number(ModelCost& cost, Visit visit) {
     visit(block.weight_seconds);
     visit(block.lean_seconds);
     visit(block.forward_flops);
-    visit(block.value_seconds);
+    tapes(block.value_seconds);
     visit(block.value_flops);
     visit(block.backward_flops);
     visit(block.lean_flops);

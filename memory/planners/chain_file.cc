@@ -74,6 +74,12 @@ class Reader {
       length("lean.abar", from_.lean().abar_size(), stages_);
       length("lean.ftmp", from_.lean().ftmp_size(), stages_);
       length("lean.btmp", from_.lean().btmp_size(), stages_);
+      if (from_.lean().fw_value_size() > 0) {
+        if (from_.fw_value_size() == 0) {
+          throw UserError("{}: lean.fw_value is given without fw_value; give both or none", file_);
+        }
+        length("lean.fw_value", from_.lean().fw_value_size(), stages_);
+      }
     }
   }
 
@@ -116,7 +122,6 @@ class Reader {
         .name = from_.names_size() > 0 ? from_.names(number) : "",
         .output_bytes = bytes("a", from_.a(), number + 1),
         .forward_seconds = from_.fw(number),
-        .value_seconds = from_.fw_value_size() > 0 ? from_.fw_value(number) : 0,
         .forward_workspace = bytes(
             untaped ? "ftmp_none" : "ftmp", untaped ? from_.ftmp_none() : from_.ftmp(), number)};
     const TapeOption full{
@@ -124,7 +129,8 @@ class Reader {
         .bytes = bytes("abar", from_.abar(), number),
         .forward_workspace = bytes("ftmp", from_.ftmp(), number),
         .backward_workspace = workspace("btmp", from_.btmp(), number),
-        .backward_seconds = from_.bw(number)};
+        .backward_seconds = from_.bw(number),
+        .value_seconds = from_.fw_value_size() > 0 ? from_.fw_value(number) : 0};
     stage.tapes.push_back(full);
     stage.gradient_bytes = from_.grad_size() > 0 ? bytes("grad", from_.grad(), number) : 0;
     if (from_.has_lean()) {
@@ -133,7 +139,9 @@ class Reader {
           .bytes = bytes("lean.abar", from_.lean().abar(), number),
           .forward_workspace = bytes("lean.ftmp", from_.lean().ftmp(), number),
           .backward_workspace = workspace("lean.btmp", from_.lean().btmp(), number),
-          .backward_seconds = from_.lean().bw(number)};
+          .backward_seconds = from_.lean().bw(number),
+          .value_seconds = from_.lean().fw_value_size() > 0 ? from_.lean().fw_value(number)
+                                                            : full.value_seconds};
       if (lean != full) {
         lean.tape = TapeMode::kLean;
         stage.tapes.push_back(lean);
@@ -196,9 +204,6 @@ std::string chain_json(const CostChain& chain) {
     }
     to.add_a(static_cast<double>(stage.output_bytes));
     to.add_fw(stage.forward_seconds);
-    if (chain.spares_unread) {
-      to.add_fw_value(stage.value_seconds);
-    }
     to.add_grad(static_cast<double>(stage.gradient_bytes));
     to.add_ftmp_none(static_cast<double>(stage.forward_workspace));
     const TapeOption& full = stage.tape_of(TapeMode::kFull);
@@ -207,6 +212,10 @@ std::string chain_json(const CostChain& chain) {
     to.add_ftmp(static_cast<double>(full.forward_workspace));
     to.add_btmp(static_cast<double>(full.backward_workspace));
     const TapeOption& lean = stage.tape_of(TapeMode::kLean);
+    if (chain.spares_unread) {
+      to.add_fw_value(full.value_seconds);
+      to.mutable_lean()->add_fw_value(lean.value_seconds);
+    }
     to.mutable_lean()->add_abar(static_cast<double>(lean.bytes));
     to.mutable_lean()->add_bw(lean.backward_seconds);
     to.mutable_lean()->add_ftmp(static_cast<double>(lean.forward_workspace));

@@ -97,7 +97,7 @@ class Runner {
     ChainBytes during = live_;
     during.tapes -= unread ? at(stage).output_bytes : 0;
     during.workspace = chosen.forward_workspace;
-    const double spared = unread ? at(stage).value_seconds : 0;
+    const double spared = unread ? chosen.value_seconds : 0;
     note({ChainOpKind::kTape, stage, option}, during, at(stage).forward_seconds - spared);
     tapes_[static_cast<size_t>(stage)] = option;
   }

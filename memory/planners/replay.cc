@@ -27,7 +27,6 @@ BlockCost computing_block(const CostChain& chain, int stage) {
       .units = {stage}};
   block.forward_workspace.none = from.forward_workspace;
   block.forward_seconds = from.forward_seconds;
-  block.value_seconds = from.value_seconds;
   // The micro-batch has no gradient; the chain's input has.
   const int64_t more = from.output_bytes + (stage == 0 ? chain.input_bytes : 0);
   const TapeOption& full = from.tape_of(TapeMode::kFull);
@@ -38,6 +37,8 @@ BlockCost computing_block(const CostChain& chain, int stage) {
   block.forward_workspace.lean = lean.forward_workspace;
   block.backward_workspace.full = full.backward_workspace + more;
   block.backward_workspace.lean = lean.backward_workspace + more;
+  block.value_seconds.full = full.value_seconds;
+  block.value_seconds.lean = lean.value_seconds;
   block.input_seconds = full.backward_seconds;
   block.lean_seconds = lean.backward_seconds - full.backward_seconds;
   return block;

@@ -72,7 +72,7 @@ SecondsTable::Way SecondsTable::leave_tape(int s, int t, int option) const {
   const TapeOption& tape = stage.tapes[static_cast<size_t>(option)];
   const int keeps = slots_of(tape.bytes);
   const int later = s < t ? keeps + least(s + 1, t) : 0;
-  const double spared = s == t && chain_.spares_unread ? stage.value_seconds : 0;
+  const double spared = s == t && chain_.spares_unread ? tape.value_seconds : 0;
   return {
       {.option = option},
       static_cast<float>(stage.forward_seconds - spared + tape.backward_seconds),

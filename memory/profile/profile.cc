@@ -9,12 +9,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -72,8 +73,27 @@ class BoundUnits {
 
 /// One measured call.
 struct Measured {
-  double seconds = std::numeric_limits<double>::infinity();
+  double seconds = 0;
   int64_t transient = 0; // highest total during the call above what was live before it
+};
+
+/// How often a block is measured: once to warm up, then as often as asked, or until the time is up.
+class Repeats {
+ public:
+  explicit Repeats(const ProfileOptions& options)
+      : options_(options), begin_(std::chrono::steady_clock::now()) {}
+
+  /// Whether one more is due.
+  bool more() {
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin_;
+    const bool late = done_ > 1 && taken.count() > options_.seconds_per_block;
+    return !late && done_++ <= options_.repeats;
+  }
+
+ private:
+  const ProfileOptions& options_;
+  std::chrono::steady_clock::time_point begin_;
+  int done_ = 0;
 };
 
 class Profiler {
@@ -167,35 +187,60 @@ class Profiler {
     Tensors values; // stand for those of every block of this kind
   };
 
+  /// What one repeat took.
+  struct Times {
+    double forward = 0;
+    double unread_lean = 0;
+    double unread_full = 0;
+    double lean_backward = 0;
+    double full_backward = 0;
+    double input = 0;
+    double weight = 0;
+  };
+
+  /// The first repeat compiles kernels and counts for nothing; bytes are those of the last.
   Known measure_block(const ChainBlock& entry, const Tensors& inputs) {
     Known known;
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
-      // Times are the best of all repeats, bytes those of the last: no kernel compiles in it.
-      const double best_forward = repeat == 0 ? infinity() : known.cost.forward_seconds;
-      const double best_input = repeat == 0 ? infinity() : known.cost.input_seconds;
-      const double best_weight = repeat == 0 ? infinity() : known.cost.weight_seconds;
-      Measured full_backward;
-      for (const TapeMode tape : {TapeMode::kNone, TapeMode::kLean, TapeMode::kFull}) {
-        measure_forward(entry, inputs, tape, known);
-        if (tape != TapeMode::kNone) {
-          full_backward = measure_backward(entry, inputs, tape, full_backward, known);
-        }
-      }
-      measure_split(entry, inputs, known);
-      const Measured unread = measure_unread(entry, inputs);
-      known.cost.forward_seconds = std::min(best_forward, known.cost.forward_seconds);
-      known.cost.value_seconds = std::max(0.0, known.cost.forward_seconds - unread.seconds);
-      known.cost.input_seconds = std::min(best_input, known.cost.input_seconds);
-      known.cost.weight_seconds = std::min(best_weight, known.cost.weight_seconds);
+    std::vector<Times> times;
+    for (Repeats repeats(options_); repeats.more();) {
+      times.push_back(measure_once(entry, inputs, known));
     }
-    known.cost.forward_flops = entry.block->forward_flops(inputs);
-    known.cost.value_flops = entry.block->value_flops(inputs);
-    known.cost.backward_flops = entry.block->backward_flops(inputs);
+    BlockCost& cost = known.cost;
+    cost.forward_seconds = median(times, &Times::forward);
+    const auto spared = [&](double Times::*unread) {
+      return std::max(0.0, cost.forward_seconds - median(times, unread));
+    };
+    cost.value_seconds = {.lean = spared(&Times::unread_lean), .full = spared(&Times::unread_full)};
+    cost.lean_seconds =
+        std::max(0.0, median(times, &Times::lean_backward) - median(times, &Times::full_backward));
+    cost.input_seconds = median(times, &Times::input);
+    cost.weight_seconds = median(times, &Times::weight);
+    cost.forward_flops = entry.block->forward_flops(inputs);
+    cost.value_flops = entry.block->value_flops(inputs);
+    cost.backward_flops = entry.block->backward_flops(inputs);
     return known;
   }
 
-  static double infinity() {
-    return std::numeric_limits<double>::infinity();
+  Times measure_once(const ChainBlock& entry, const Tensors& inputs, Known& known) {
+    Times times;
+    times.forward = measure_forward(entry, inputs, TapeMode::kNone, known);
+    measure_forward(entry, inputs, TapeMode::kLean, known);
+    times.lean_backward = measure_backward(entry, inputs, TapeMode::kLean, known);
+    measure_forward(entry, inputs, TapeMode::kFull, known);
+    times.full_backward = measure_backward(entry, inputs, TapeMode::kFull, known);
+    measure_split(entry, inputs, known, times);
+    times.unread_lean = measure_unread(entry, inputs, TapeMode::kLean);
+    times.unread_full = measure_unread(entry, inputs, TapeMode::kFull);
+    return times;
+  }
+
+  /// Of all repeats but the first.
+  template <typename T>
+  static double median(std::vector<T> times, double T::*what) {
+    times.erase(times.begin());
+    const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+    std::ranges::nth_element(times, middle, {}, what);
+    return (*middle).*what;
   }
 
   static std::vector<int> all_values(const ChainBlock& entry) {
@@ -210,7 +255,7 @@ class Profiler {
     return entry.block->forward(inputs, {tape, all_values(entry), {}}, context_);
   }
 
-  void measure_forward(
+  double measure_forward(
       const ChainBlock& entry,
       const Tensors& inputs,
       TapeMode tape,
@@ -228,7 +273,6 @@ class Profiler {
     switch (tape) {
       case TapeMode::kNone:
         known.cost.forward_workspace.none = workspace;
-        known.cost.forward_seconds = measured.seconds;
         break;
       case TapeMode::kLean:
         known.cost.forward_workspace.lean = workspace;
@@ -241,14 +285,13 @@ class Profiler {
     }
     known.values = std::move(result.values);
     entry.block->commit(false);
+    return measured.seconds;
   }
 
-  /// Backward from a lean tape, then from a full one; `lean` is the former's measurement.
-  Measured measure_backward(
+  double measure_backward(
       const ChainBlock& entry,
       const Tensors& inputs,
       TapeMode tape,
-      const Measured& lean,
       Known& known) {
     ForwardResult result = forward(entry, inputs, tape);
     const Tensors grads = ones(result.values);
@@ -265,13 +308,12 @@ class Profiler {
       known.cost.backward_workspace.lean = workspace;
     } else {
       known.cost.backward_workspace.full = workspace;
-      known.cost.lean_seconds = std::max(0.0, lean.seconds - measured.seconds);
     }
     entry.block->commit(false);
-    return measured;
+    return measured.seconds;
   }
 
-  void measure_split(const ChainBlock& entry, const Tensors& inputs, Known& known) {
+  void measure_split(const ChainBlock& entry, const Tensors& inputs, Known& known, Times& times) {
     ForwardResult result = forward(entry, inputs, TapeMode::kFull);
     const Tensors grads = ones(result.values);
     result.values.clear();
@@ -279,24 +321,23 @@ class Profiler {
     const Measured input = measure([&] {
       grad_inputs = result.tape->backward(inputs, grads, BackwardPart::kInput, context_);
     });
-    known.cost.input_seconds = input.seconds;
+    times.input = input.seconds;
     known.cost.weight_jobs_bytes = owned_bytes(*result.tape, {});
     grad_inputs.clear();
     const Measured weight =
         measure([&] { result.tape->backward({}, {}, BackwardPart::kWeight, context_); });
-    known.cost.weight_seconds = weight.seconds;
+    times.weight = weight.seconds;
     known.cost.weight_workspace = std::max<int64_t>(0, weight.transient);
     entry.block->commit(false);
   }
 
   /// A forward that leaves a tape and no value, as reruns do where nobody reads the value.
-  Measured measure_unread(const ChainBlock& entry, const Tensors& inputs) {
+  double measure_unread(const ChainBlock& entry, const Tensors& inputs, TapeMode tape) {
     ForwardResult result;
-    const Measured measured = measure([&] {
-      result = entry.block->forward(inputs, {.tape = TapeMode::kFull, .yields = {}}, context_);
-    });
+    const Measured measured = measure(
+        [&] { result = entry.block->forward(inputs, {.tape = tape, .yields = {}}, context_); });
     entry.block->commit(false);
-    return measured;
+    return measured.seconds;
   }
 
   static Tensors ones(const Tensors& values) {
@@ -311,9 +352,9 @@ class Profiler {
     const Tensors inputs = operands(chain_.terminal_reads);
     BlockCost cost{.name = chain_.terminal->kind(), .reads = chain_.terminal_reads};
     cost.units = chain_.terminal_units;
-    cost.forward_seconds = infinity();
     const BoundUnits bound(chain_, cost.units);
-    for (int repeat = 0; repeat < options_.repeats; ++repeat) {
+    std::vector<Measured> times;
+    for (Repeats repeats(options_); repeats.more();) {
       const Measured evaluated =
           measure([&] { chain_.terminal->forward(inputs, false, context_); });
       LossResult result;
@@ -325,8 +366,9 @@ class Profiler {
       }
       const int64_t workspace = std::max<int64_t>(0, measured.transient - kept);
       cost.forward_workspace = {evaluated.transient, workspace, workspace};
-      cost.forward_seconds = std::min(cost.forward_seconds, measured.seconds);
+      times.push_back(measured);
     }
+    cost.forward_seconds = median(times, &Measured::seconds);
     cost.forward_flops = chain_.terminal->forward_flops(inputs);
     cost.backward_flops = 2 * cost.forward_flops;
     return cost;

@@ -15,7 +15,10 @@ namespace palimpsest {
 
 struct ProfileOptions {
   int moment_count = 0; // fp32 moments of a trainable unit's optimizer
-  int repeats = 2; // the first run of a block also compiles its kernels; the fastest counts
+  /// Of each block's measurement, after one that compiles its kernels; medians count. Of a block
+  /// that takes long, fewer, but at least one.
+  int repeats = 5;
+  double seconds_per_block = 1.5;
 };
 
 /// `sample` is a micro-batch of the largest size. The chain's units end as they were.

@@ -9,12 +9,13 @@ namespace palimpsest {
 namespace {
 
 /// Blocks with the same numbers are the same block, measured once.
-using Kind = std::tuple<double, double, double, double, double, int64_t, int64_t>;
+using Kind = std::tuple<double, double, double, double, double, double, int64_t, int64_t>;
 
 Kind kind_of(const BlockCost& block) {
   return {
       block.forward_seconds,
-      block.value_seconds,
+      block.value_seconds.lean,
+      block.value_seconds.full,
       block.input_seconds,
       block.weight_seconds,
       block.lean_seconds,
@@ -67,7 +68,7 @@ ModelCost refined(ModelCost cost, const StepPlan& plan, const std::vector<double
     TapeMode& tape = tapes[{op.block, op.mb}];
     if (op.kind == OpKind::kForward) {
       tape = op.tape;
-      const double unread = op.yields.empty() ? block.value_seconds : 0;
+      const double unread = op.yields.empty() ? block.value_seconds.of(op.tape) : 0;
       kinds[kind_of(block)].forward.add(block.forward_seconds - unread, seconds[index]);
     } else {
       kinds[kind_of(block)].backward.add(predicted_backward(block, op.part, tape), seconds[index]);
@@ -81,7 +82,8 @@ ModelCost refined(ModelCost cost, const StepPlan& plan, const std::vector<double
     const double forward = found->second.forward.factor();
     const double backward = found->second.backward.factor();
     block.forward_seconds *= forward;
-    block.value_seconds *= forward;
+    block.value_seconds.lean *= forward;
+    block.value_seconds.full *= forward;
     block.input_seconds *= backward;
     block.weight_seconds *= backward;
     block.lean_seconds *= backward;

@@ -95,12 +95,13 @@ class Chains(unittest.TestCase):
             "fw": [1, 2, 3, 4, 5], "bw": [10, 20, 30, 40, 50], "a": [7, 6, 5, 4, 3, 2], "abar": [9, 1, 2, 3, 4],
             "ftmp": [99, 5, 6, 8, 7], "btmp": [99, 6, 5, 7, 8], "loss_bw": 11, "loss_tmp": 12,
             "fw_value": [0, 1, 2, 3, 4], "grad": [9, 1, 2, 3, 4], "loss_grad": 13,
-            "lean": {"bw": [0, 1, 2, 3, 4], "abar": [0, 1, 1, 2, 2], "ftmp": [0, 0, 1, 1, 0], "btmp": [0, 0, 0, 0, 0]}})
+            "lean": {"bw": [0, 1, 2, 3, 4], "abar": [0, 1, 1, 2, 2], "ftmp": [0, 0, 1, 1, 0], "btmp": [0, 0, 0, 0, 0],
+                     "fw_value": [1, 1, 2, 3, 5]}})
         self.assertEqual(costs, {
             "names": ["model.layers.0", "model.layers.10"], "fw": [5, 9], "bw": [50, 90], "a": [6, 4, 2],
             "abar": [3, 7], "ftmp": [6, 8], "btmp": [6, 8], "loss_bw": 11, "loss_tmp": 12,
             "fw_value": [2, 4], "grad": [3, 7], "loss_grad": 13,
-            "lean": {"bw": [3, 7], "abar": [2, 4], "ftmp": [1, 1], "btmp": [0, 0]}})
+            "lean": {"bw": [3, 7], "abar": [2, 4], "ftmp": [1, 1], "btmp": [0, 0], "fw_value": [2, 5]}})
 
     def test_bytes_of_an_mlp(self):
         chain = budget.mlp(3, input_size=2, hidden_sizes=[5, 4])

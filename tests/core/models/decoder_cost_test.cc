@@ -207,7 +207,7 @@ TEST(DecoderCost, ASecondIsSpentOnArithmeticOrOnMemoryAndOnEachKernel) {
   };
   const BlockCost arithmetic = cost({.flops = 1, .bandwidth = never});
   EXPECT_DOUBLE_EQ(arithmetic.forward_seconds, arithmetic.forward_flops);
-  EXPECT_DOUBLE_EQ(arithmetic.value_seconds, arithmetic.value_flops);
+  EXPECT_DOUBLE_EQ(arithmetic.value_seconds.lean, arithmetic.value_flops);
   EXPECT_DOUBLE_EQ(arithmetic.input_seconds + arithmetic.weight_seconds, arithmetic.backward_flops);
   EXPECT_DOUBLE_EQ(arithmetic.input_seconds, arithmetic.weight_seconds);
   // Rows of 256 and 704 floats. Norm: read, written; gate and up; their product; down.
@@ -219,7 +219,7 @@ TEST(DecoderCost, ASecondIsSpentOnArithmeticOrOnMemoryAndOnEachKernel) {
           (rows * 704 + 704 * 256 + rows * 256));
   const BlockCost kernels = cost({.flops = never, .bandwidth = never, .latency = 1});
   EXPECT_DOUBLE_EQ(kernels.forward_seconds, 4); // norm, gate and up, product, down
-  EXPECT_DOUBLE_EQ(kernels.value_seconds, 1);
+  EXPECT_DOUBLE_EQ(kernels.value_seconds.full, 1);
   EXPECT_DOUBLE_EQ(kernels.weight_seconds, 2);
 }
 

@@ -86,8 +86,9 @@ CostChain draw_chain(std::mt19937_64& draw, const DrawnChain& shape) {
     if (shape.lean && more > 0 && number(0, 2) > 0) {
       tape(TapeMode::kLean, number(0, more - 1), seconds + number(0, 4));
     }
-    if (chain.spares_unread) {
-      made.value_seconds = number(0, static_cast<int>(made.forward_seconds));
+    for (TapeOption& option : made.tapes) {
+      option.value_seconds =
+          chain.spares_unread ? number(0, static_cast<int>(made.forward_seconds)) : 0;
     }
     made.gradient_bytes = number(0, 1) * number(0, shape.largest);
     chain.stages.push_back(std::move(made));

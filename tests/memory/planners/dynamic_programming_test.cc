@@ -181,12 +181,12 @@ CostChain scaled(CostChain chain, int64_t bytes, double seconds) {
     stage.forward_workspace *= bytes;
     stage.gradient_bytes *= bytes;
     stage.forward_seconds *= seconds;
-    stage.value_seconds *= seconds;
     for (TapeOption& tape : stage.tapes) {
       tape.bytes *= bytes;
       tape.forward_workspace *= bytes;
       tape.backward_workspace *= bytes;
       tape.backward_seconds *= seconds;
+      tape.value_seconds *= seconds;
     }
   }
   return chain;
@@ -217,7 +217,7 @@ CostChain with_split_stage(CostChain chain, size_t number, int64_t middle) {
   first.forward_seconds /= 2;
   second.tapes.front().backward_seconds /= 2;
   tape.backward_seconds /= 2;
-  first.value_seconds = 0;
+  tape.value_seconds = 0;
   first.gradient_bytes = 0;
   first.output_bytes = middle;
   first.forward_workspace = tape.forward_workspace = tape.backward_workspace = 0;
@@ -238,8 +238,8 @@ TEST(DynamicProgramming, IsNeverSlowerWithAStageSplit) {
     ChainStage& stage = chain.stages[number];
     const int64_t middle = 2;
     stage.forward_seconds = 8;
-    stage.value_seconds = trial % 5;
     TapeOption& tape = stage.tapes.front();
+    tape.value_seconds = trial % 5;
     tape.backward_seconds = 16;
     tape.bytes = stage.output_bytes + middle + 5;
     stage.forward_workspace += middle;

@@ -126,7 +126,7 @@ class Search {
         State next = state;
         next.tape[static_cast<size_t>(l)] = static_cast<uint8_t>(option + 1);
         next.fresh = 0;
-        const double spared = unread ? stage(l).value_seconds : 0;
+        const double spared = unread ? tape.value_seconds : 0;
         reach(next, now_ + stage(l).forward_seconds - spared);
       }
     }

@@ -30,7 +30,7 @@ class Recursion {
       const int left = m - slots(tape.bytes);
       if (std::max(slots(forward), slots(backward)) <= m && left >= 0) {
         const float later = s < t ? table_.seconds(s + 1, t, left) : 0;
-        const double spared = unread ? chain_.stages[static_cast<size_t>(s)].value_seconds : 0;
+        const double spared = unread ? tape.value_seconds : 0;
         best = std::min(best, static_cast<float>(fw(s) - spared + tape.backward_seconds) + later);
       }
     }

@@ -14,7 +14,7 @@ ModelCost model() {
   const auto block = [&](const char* name, int number, double scale) {
     BlockCost entry{.name = name, .reads = {{number - 1, 0}}, .value_bytes = {16}};
     entry.forward_seconds = 2 * scale;
-    entry.value_seconds = 1 * scale;
+    entry.value_seconds = {.lean = 1 * scale, .full = 1.5 * scale};
     entry.input_seconds = 3 * scale;
     entry.weight_seconds = 1 * scale;
     entry.lean_seconds = 4 * scale;
@@ -46,7 +46,8 @@ TEST(Refine, EqualBlocksMoveTogetherHalfOfTheWay) {
   for (const int equal : {0, 1}) {
     const BlockCost& block = cost.blocks[static_cast<size_t>(equal)];
     EXPECT_DOUBLE_EQ(block.forward_seconds, 2 * (1 + 11.0 / 5) / 2);
-    EXPECT_DOUBLE_EQ(block.value_seconds, (1 + 11.0 / 5) / 2);
+    EXPECT_DOUBLE_EQ(block.value_seconds.lean, (1 + 11.0 / 5) / 2);
+    EXPECT_DOUBLE_EQ(block.value_seconds.full, 1.5 * (1 + 11.0 / 5) / 2);
     EXPECT_DOUBLE_EQ(block.input_seconds, 3 * 1.5);
     EXPECT_DOUBLE_EQ(block.weight_seconds, 1.5);
     EXPECT_DOUBLE_EQ(block.lean_seconds, 4 * 1.5);
