@@ -28,7 +28,7 @@ void check_problem(const AttentionProblem& p) {
       p.k.numel(),
       p.v.numel());
   check(
-      p.k.size(1) > 0 && (!p.mask.causal || p.q.size(1) == p.k.size(1)),
+      p.k.size(1) > 0 && (!p.mask.causal || p.q.size(1) <= p.k.size(1)),
       "attention: {} queries and {} keys{}",
       p.q.size(1),
       p.k.size(1),
@@ -42,7 +42,8 @@ void check_problem(const AttentionProblem& p) {
       !p.mask.positions.defined() ||
           (p.mask.causal && p.mask.positions.is_cpu() && p.mask.positions.is_contiguous() &&
            p.mask.positions.scalar_type() == at::kLong && p.mask.positions.dim() == 2 &&
-           p.mask.positions.size(0) == p.q.size(0) && p.mask.positions.size(1) == p.q.size(1)),
+           p.mask.positions.size(0) == p.q.size(0) && p.mask.positions.size(1) == p.q.size(1) &&
+           p.q.size(1) == p.k.size(1)),
       "attention: documents need a causal mask and contiguous int64 positions [{}, {}] on the CPU",
       p.q.size(0),
       p.q.size(1));
@@ -87,9 +88,10 @@ MaterialisedHead materialise(const AttentionProblem& p, int64_t b, int64_t h) {
   head.scores = at::matmul(head.q, head.k.t()) * p.scale;
   if (p.mask.causal) {
     const at::Tensor all = at::ones({p.q.size(1), p.k.size(1)}, p.q.options().dtype(at::kBool));
-    at::Tensor hidden = all.triu(1);
+    const int64_t first = p.k.size(1) - p.q.size(1); // the first query's own key
+    at::Tensor hidden = all.triu(first + 1);
     if (p.mask.window > 0) {
-      hidden = hidden.logical_or(all.tril(-p.mask.window));
+      hidden = hidden.logical_or(all.tril(first - p.mask.window));
     }
     if (p.mask.positions.defined()) {
       const at::Tensor places = at::arange(p.q.size(1), at::kLong);

@@ -18,13 +18,15 @@ namespace palimpsest::kernels {
 
 /// Which keys a query sees.
 struct AttentionMask {
-  bool causal = false; ///< query t sees keys 0 .. t; asks for as many keys as queries
+  /// Query t sees keys 0 .. t, where there are as many keys as queries. Of more keys the queries are
+  /// the last: T queries and S keys, and query t sees keys 0 .. S - T + t.
+  bool causal = false;
   /// Of those only the last so many, its own among them: a sliding window (Beltagy et al., 2020;
   /// Mistral's). 0: all. Goes with `causal`.
   int64_t window = 0;
   /// int64 [B,T] on the CPU: each query's position in its document, of which it sees no key before
   /// the start. Documents follow each other in a row, and each begins at 0. Undefined: a row is one
-  /// document. Goes with `causal`.
+  /// document. Goes with `causal` and as many keys as queries.
   at::Tensor positions = {};
 };
 

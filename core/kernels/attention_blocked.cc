@@ -171,11 +171,12 @@ struct Visible {
 /// What the queries of one sequence see.
 class Sight {
  public:
-  Sight(const AttentionMask& mask, int64_t b)
-      : causal_(mask.causal), window_(mask.window),
+  Sight(const AttentionProblem& p, int64_t b)
+      : causal_(p.mask.causal), keys_(p.k.size(1)), earlier_(keys_ - p.q.size(1)),
+        window_(p.mask.window),
         positions_(
-            mask.positions.defined()
-                ? mask.positions.const_data_ptr<int64_t>() + b * mask.positions.size(1)
+            p.mask.positions.defined()
+                ? p.mask.positions.const_data_ptr<int64_t>() + b * p.mask.positions.size(1)
                 : nullptr) {}
 
   // Keys of the tile [first_key, first_key + keys) that query `t` sees; none is an empty range.
@@ -183,7 +184,7 @@ class Sight {
     if (!causal_) {
       return {0, keys};
     }
-    const int64_t end = std::clamp<int64_t>(t + 1 - first_key, 0, keys);
+    const int64_t end = std::clamp<int64_t>(earlier_ + t + 1 - first_key, 0, keys);
     return {std::clamp<int64_t>(first(t) - first_key, 0, end), end};
   }
 
@@ -193,14 +194,21 @@ class Sight {
     return causal_ ? first(t) / kKeys * kKeys : 0;
   }
 
+  // One past the last key that queries before `t` see.
+  int64_t end_before(int64_t t) const {
+    return causal_ ? earlier_ + t : keys_;
+  }
+
  private:
   // The first key that query `t` sees.
   int64_t first(int64_t t) const {
-    const int64_t by_window = window_ == 0 ? 0 : std::max<int64_t>(t + 1 - window_, 0);
+    const int64_t by_window = window_ == 0 ? 0 : std::max<int64_t>(earlier_ + t + 1 - window_, 0);
     return positions_ == nullptr ? by_window : std::max(by_window, t - positions_[t]);
   }
 
   bool causal_;
+  int64_t keys_;
+  int64_t earlier_; // keys before the first query's own
   int64_t window_;
   const int64_t* positions_;
 };
@@ -301,9 +309,9 @@ void forward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const Sight sight(p.mask, b);
+  const Sight sight(p, b);
   const int64_t first_key = sight.first_tile(first);
-  const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
+  const int64_t last_key = sight.end_before(first + queries);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
   const Head<T> out_head(output.out, b, h);
@@ -405,9 +413,9 @@ void backward_block(
   const int64_t width = p.q.size(3);
   const int64_t queries = std::min(kQueries, p.q.size(1) - first);
   const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const Sight sight(p.mask, b);
+  const Sight sight(p, b);
   const int64_t first_key = sight.first_tile(first);
-  const int64_t last_key = p.mask.causal ? first + queries : p.k.size(1);
+  const int64_t last_key = sight.end_before(first + queries);
   const Head<T> keys_head(p.k, b, kv_head);
   const Head<T> values_head(p.v, b, kv_head);
   const Head<T> upstream_head(dout, b, h);

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <span>
+#include <utility>
 
 namespace palimpsest::kernels {
 
@@ -21,6 +22,8 @@ class RotaryTable {
  public:
   /// `inverse_frequencies` has D/2 entries; positions 0 .. length-1. The table lives on the CPU.
   RotaryTable(std::span<const float> inverse_frequencies, float attention_scaling, int64_t length);
+  /// Of other rows than the positions from 0 on: cosines and sines as they are, fp32 [rows, D/2].
+  RotaryTable(at::Tensor cos, at::Tensor sin) : cos_(std::move(cos)), sin_(std::move(sin)) {}
 
   const at::Tensor& cos() const { ///< fp32 [length, D/2]
     return cos_;

@@ -13,8 +13,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace palimpsest {
+
+/// A token of a sequence that is generated: where it stands, and how long the sequence is with it and
+/// what is read along with it.
+struct TokenPlace {
+  int64_t position = 0;
+  int64_t length = 0;
+};
 
 class RotaryCache {
  public:
@@ -23,6 +31,10 @@ class RotaryCache {
 
   /// For positions 0 .. length-1, maybe more. Valid until the next call.
   const kernels::RotaryTable& table(int64_t length);
+
+  /// A row for each of these tokens. A token is rotated by the length that its sequence has when it
+  /// is read, and stays so when the sequence grows: as in transformers' generation with a cache.
+  kernels::RotaryTable rows(std::span<const TokenPlace> places) const;
 
  private:
   RopeConfig rope_;

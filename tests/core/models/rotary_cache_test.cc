@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -54,6 +55,30 @@ TEST(RotaryCache, YarnScalesAndDynamicMovesItsFrequencies) {
   const float beyond = dynamic.table(2 * kTrained).sin().const_data_ptr<float>()[last];
   EXPECT_LT(beyond, within);
   EXPECT_EQ(dynamic.table(kTrained).sin().const_data_ptr<float>()[last], within);
+}
+
+TEST(RotaryCache, ARowIsThatOfTheTableForItsLength) {
+  RopeConfig yarn{.type = RopeType::kYarn, .factor = 4};
+  RopeConfig dynamic{.type = RopeType::kDynamic, .factor = 4};
+  const std::vector<TokenPlace> places = {{0, 5}, {4, 5}, {50, 51}, {7, 64}, {63, 64}, {30, 31}};
+  for (const RopeConfig& rope : {RopeConfig{}, yarn, dynamic}) {
+    RotaryCache cache(rope, kHeadDim, kTrained);
+    const kernels::RotaryTable rows = cache.rows(places);
+    ASSERT_EQ(rows.cos().size(0), std::ssize(places));
+    for (int64_t row = 0; row < std::ssize(places); ++row) {
+      const auto [position, length] = places[static_cast<size_t>(row)];
+      const kernels::RotaryTable& table = cache.table(length);
+      for (int64_t pair = 0; pair < kHeadDim / 2; ++pair) {
+        const int64_t from = position * kHeadDim / 2 + pair;
+        const int64_t to = row * kHeadDim / 2 + pair;
+        const auto at = [](const at::Tensor& values, int64_t index) {
+          return values.const_data_ptr<float>()[index];
+        };
+        EXPECT_NEAR(at(rows.cos(), to), at(table.cos(), from), 1e-6);
+        EXPECT_NEAR(at(rows.sin(), to), at(table.sin(), from), 1e-6);
+      }
+    }
+  }
 }
 
 } // namespace
