@@ -29,7 +29,7 @@ void ExampleRows::choose(Notes& notes) {
       *examples_,
       {.sequence_length = row,
        .vocabulary_size = settings_.vocabulary_size,
-       .threads = settings_.threads});
+       .reading = settings_.reading});
   struct Count {
     int64_t examples = 0;
     int64_t first = -1;
@@ -139,7 +139,11 @@ void ExampleRows::read(int64_t sample, void* inputs, void* labels) const {
   for (size_t item = begin; item < end; ++item) {
     const TokenExample example = examples_->read(chosen_[item]);
     const auto length = static_cast<size_t>(lengths_[item]);
-    check(length <= example.ids.size(), "an example that shrank");
+    require_unchanged(
+        *examples_,
+        chosen_[item],
+        std::min(std::ssize(example.ids), settings_.sequence_length),
+        lengths_[item]);
     for (size_t t = 0; t < length; ++t) {
       ids[at + t] = example.ids[t];
       if (t > 0 && example.targets[t] != 0) {

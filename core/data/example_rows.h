@@ -20,7 +20,7 @@ struct ExampleSettings {
   int64_t sequence_length = 0;
   bool packing = false;
   int64_t vocabulary_size = 0;
-  int threads = 1; ///< of the first reading
+  FirstReading reading = {};
 };
 
 class ExampleRows final : public SampleSource {

@@ -20,7 +20,7 @@ ExampleStream::ExampleStream(
       *examples_,
       {.sequence_length = settings.sequence_length,
        .vocabulary_size = settings.vocabulary_size,
-       .threads = settings.threads});
+       .reading = settings.reading});
   for (const ExampleSize& size : sizes) {
     tokens += size.tokens;
     ends_.push_back(tokens);
@@ -75,7 +75,8 @@ void ExampleStream::read(int64_t sample, void* inputs, void* labels) const {
   int64_t position = begin;
   for (size_t i = example_at(begin); position < end; ++i) {
     const TokenExample example = examples_->read(static_cast<int64_t>(i));
-    check(std::ssize(example.ids) == ends_[i] - begin_of(i), "an example that changed its size");
+    require_unchanged(
+        *examples_, static_cast<int64_t>(i), std::ssize(example.ids), ends_[i] - begin_of(i));
     const int64_t stop = std::min(end, ends_[i]);
     std::copy(
         example.ids.begin() + (position - begin_of(i)),

@@ -10,7 +10,6 @@ JoinedSource::JoinedSource(std::vector<std::unique_ptr<SampleSource>> sources)
     : sources_(std::move(sources)) {
   check(!sources_.empty(), "no source to join");
   const SampleSource& first = *sources_.front();
-  int64_t samples = 0;
   for (const auto& source : sources_) {
     const bool alike = source->kind() == first.kind() &&
         source->input_size() == first.input_size() && source->label_size() == first.label_size();
@@ -21,16 +20,8 @@ JoinedSource::JoinedSource(std::vector<std::unique_ptr<SampleSource>> sources)
           first.input_size(),
           source->input_size());
     }
-    samples += source->size();
-    ends_.push_back(samples);
+    places_.add(source->size());
   }
-}
-
-JoinedSource::Place JoinedSource::place(int64_t sample) const {
-  check(sample >= 0 && sample < size(), "sample {} of {}", sample, size());
-  const auto source =
-      static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), sample) - ends_.begin());
-  return {*sources_[source], sample - (source == 0 ? 0 : ends_[source - 1])};
 }
 
 bool JoinedSource::packed() const {
@@ -38,13 +29,13 @@ bool JoinedSource::packed() const {
 }
 
 std::vector<int64_t> JoinedSource::documents(int64_t sample) const {
-  const auto [source, own] = place(sample);
-  return source.documents(own);
+  const auto [source, own] = places_[sample];
+  return sources_[source]->documents(own);
 }
 
 void JoinedSource::read(int64_t sample, void* inputs, void* labels) const {
-  const auto [source, own] = place(sample);
-  source.read(own, inputs, labels);
+  const auto [source, own] = places_[sample];
+  sources_[source]->read(own, inputs, labels);
 }
 
 } // namespace palimpsest

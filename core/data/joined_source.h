@@ -2,6 +2,7 @@
 
 // Several sources as one: the samples of the first, then those of the second, and so on.
 
+#include <palimpsest/core/data/records/places.h>
 #include <palimpsest/core/data/sample_source.h>
 
 #include <memory>
@@ -18,7 +19,7 @@ class JoinedSource final : public SampleSource {
     return sources_.front()->kind();
   }
   int64_t size() const override {
-    return ends_.back();
+    return places_.size();
   }
   int64_t input_size() const override {
     return sources_.front()->input_size();
@@ -31,14 +32,8 @@ class JoinedSource final : public SampleSource {
   void read(int64_t sample, void* inputs, void* labels) const override;
 
  private:
-  struct Place {
-    const SampleSource& source;
-    int64_t sample;
-  };
-  Place place(int64_t sample) const;
-
   std::vector<std::unique_ptr<SampleSource>> sources_;
-  std::vector<int64_t> ends_;
+  Places places_;
 };
 
 } // namespace palimpsest

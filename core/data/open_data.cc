@@ -41,6 +41,8 @@ class Opener {
 
   std::unique_ptr<SampleSource> open(const Group& group);
   std::string format_of(const DataFile& file) const;
+  /// UserError for a column that none of the formats has.
+  void check_columns(const std::vector<Group>& groups) const;
   /// UserError for a setting that none of the files so far had a use for.
   void check_settings() const;
 
@@ -55,6 +57,7 @@ class Opener {
   const TextEncoder& encoder(const Group& group);
   std::shared_ptr<const ChatTemplate> chat(const Group& group);
   ExampleSettings example_settings() const;
+  RecordFormat record_format(const Group& group) const;
 
   struct Format {
     const char* name;
@@ -152,7 +155,7 @@ ExampleSettings Opener::example_settings() const {
       .sequence_length = settings_.sequence_length.value(),
       .packing = settings_.packing,
       .vocabulary_size = settings_.vocabulary_size,
-      .threads = settings_.threads};
+      .reading = settings_.reading};
 }
 
 std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
@@ -175,18 +178,10 @@ std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
   if (records) {
     has_records_ = true;
     examples = std::make_unique<RecordExamples>(
-        group.paths,
-        RecordFormat(group.format, settings_.columns),
-        ExampleText(nullptr, by.around(), LossOn::kAll),
-        by);
+        group.paths, record_format(group), ExampleText(nullptr, LossOn::kAll), by);
   } else {
     auto text = std::make_unique<TextExamples>(group.paths, by);
-    if (text->forced_cuts() > 0) {
-      notes_.push_back(fmt::format(
-          "{}: cut at {} places where the tokenizer would not be, as it allows no cut for 1 MiB",
-          text->name(),
-          text->forced_cuts()));
-    }
+    std::ranges::copy(text->notes(), std::back_inserter(notes_));
     examples = std::move(text);
   }
   return std::make_unique<ExampleStream>(std::move(examples), example_settings(), notes_);
@@ -197,10 +192,42 @@ std::unique_ptr<SampleSource> Opener::open_records(const Group& group) {
   has_text_ = has_records_ = has_turns_ = true;
   auto examples = std::make_unique<RecordExamples>(
       group.paths,
-      RecordFormat(group.format, settings_.columns),
-      ExampleText(chat(group), by.around(), settings_.loss_on.value_or(LossOn::kAssistant)),
+      record_format(group),
+      ExampleText(chat(group), settings_.loss_on.value_or(LossOn::kAssistant)),
       by);
   return std::make_unique<ExampleRows>(std::move(examples), example_settings(), notes_);
+}
+
+/// With the columns that it has of those in the settings: sources of several formats share them.
+RecordFormat Opener::record_format(const Group& group) const {
+  const auto& known = record_format_columns(group.format);
+  Columns columns = settings_.columns;
+  std::erase_if(columns, [&](const auto& column) {
+    return std::ranges::find(known, column.first) == known.end();
+  });
+  return {group.format, std::move(columns)};
+}
+
+void Opener::check_columns(const std::vector<Group>& groups) const {
+  std::vector<std::string> known;
+  std::vector<std::string> formats;
+  for (const Group& group : groups) {
+    const bool records =
+        std::ranges::count(record_format_names(), group.format) > 0 && is_json(group.paths.front());
+    if (records && std::ranges::count(formats, group.format) == 0) {
+      formats.push_back(group.format);
+      std::ranges::copy(record_format_columns(group.format), std::back_inserter(known));
+    }
+  }
+  for (const auto& [column, unused] : settings_.columns) {
+    if (!formats.empty() && std::ranges::find(known, column) == known.end()) {
+      throw UserError(
+          "data.columns.{}: {} has no such column; it has {}",
+          column,
+          fmt::join(formats, ", "),
+          fmt::join(known, ", "));
+    }
+  }
 }
 
 const TextEncoder& Opener::encoder(const Group& group) {
@@ -275,7 +302,12 @@ OpenedData open_data(const DataSettings& settings) {
   Opener opener(settings, data.notes);
   std::vector<std::unique_ptr<SampleSource>> training;
   std::vector<std::unique_ptr<SampleSource>> held_out;
-  for (const Group& group : groups_of(settings.files, opener)) {
+  const std::vector<Group> groups = groups_of(settings.files, opener);
+  const std::vector<Group> validation_groups = groups_of(settings.validation_files, opener);
+  std::vector<Group> all_groups = groups;
+  std::ranges::copy(validation_groups, std::back_inserter(all_groups));
+  opener.check_columns(all_groups);
+  for (const Group& group : groups) {
     std::shared_ptr<const SampleSource> all = opener.open(group);
     std::vector<int64_t> chosen;
     if (settings.validation_fraction) {
@@ -291,7 +323,7 @@ OpenedData open_data(const DataSettings& settings) {
     training.push_back(std::make_unique<SubsetSource>(all, std::move(chosen), /*all_but=*/true));
     data.mixture.push_back({.samples = training.back()->size(), .weight = group.weight});
   }
-  for (const Group& group : groups_of(settings.validation_files, opener)) {
+  for (const Group& group : validation_groups) {
     held_out.push_back(opener.open(group));
   }
   opener.check_settings();

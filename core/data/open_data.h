@@ -7,6 +7,7 @@
 //   for (const std::string& note : data.notes) { ... }     // what was left out or guessed
 
 #include <palimpsest/core/data/examples/example_text.h>
+#include <palimpsest/core/data/examples/token_examples.h>
 #include <palimpsest/core/data/mixture_order.h>
 #include <palimpsest/core/data/records/record_format.h>
 #include <palimpsest/core/data/sample_source.h>
@@ -43,7 +44,7 @@ struct DataSettings {
   Columns columns = {};
   std::optional<LossOn> loss_on = std::nullopt; ///< unset: what the assistant writes
   bool packing = false;
-  int threads = 1; ///< that read text and records for the first time
+  FirstReading reading = {}; ///< of text and records
 
   /// Held out: a share of each source's samples drawn by `seed`, or files of their own. Not both.
   std::optional<double> validation_fraction = std::nullopt;

@@ -68,9 +68,14 @@ TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer) {
   encoder.tokens = {
       .bos = text_of(*tokenizer, tokenizer->beginning()),
       .eos = text_of(*tokenizer, tokenizer->end())};
-  const auto& prefix = tokenizer->prefix();
+  encoder.before = tokenizer->prefix();
+  encoder.after = tokenizer->suffix();
+  if (const auto end = tokenizer->end();
+      end && (encoder.after.empty() || encoder.after.back() != *end)) {
+    encoder.after.push_back(*end);
+  }
   encoder.adds_bos =
-      tokenizer->beginning() && prefix.size() == 1 && prefix.front() == *tokenizer->beginning();
+      tokenizer->beginning() && encoder.before == std::vector{*tokenizer->beginning()};
   return encoder;
 }
 

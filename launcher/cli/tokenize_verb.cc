@@ -3,15 +3,14 @@
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/words.h>
+#include <palimpsest/launcher/cli/text_bar.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/tokenize.h>
 #include <palimpsest/launcher/launch/threads.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -33,50 +32,6 @@ struct TokenizeOptions {
   std::string words;
 };
 
-/// A bar on a terminal, nothing elsewhere.
-class Bar {
- public:
-  explicit Bar(std::string noun) : noun_(std::move(noun)) {}
-
-  void show(double done, int64_t tokens) {
-    constexpr int kWidth = 28;
-    constexpr std::chrono::milliseconds kPause{100};
-    const auto now = Clock::now();
-    if (!terminal_ || (now - shown_ < kPause && done < 1)) {
-      return;
-    }
-    shown_ = now;
-    const double seconds = this->seconds();
-    const auto filled = static_cast<size_t>(done * kWidth);
-    std::cout << fmt::format(
-                     "\r\033[K[{}{}] {:3.0f}%  {} {}  {:.0f} s left",
-                     std::string(filled, '#'),
-                     std::string(kWidth - filled, '.'),
-                     100 * done,
-                     tokens,
-                     noun_,
-                     done > 0 ? seconds * (1 - done) / done : 0.0)
-              << std::flush;
-  }
-  /// Clears the line.
-  void end() const {
-    if (terminal_) {
-      std::cout << "\r\033[K";
-    }
-  }
-  double seconds() const {
-    return std::chrono::duration<double>(Clock::now() - begin_).count();
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  std::string noun_;
-  bool terminal_ = isatty(STDOUT_FILENO) == 1;
-  Clock::time_point begin_ = Clock::now();
-  Clock::time_point shown_ = begin_ - std::chrono::hours(1);
-};
-
 int64_t bytes_of(const std::vector<std::filesystem::path>& files) {
   int64_t bytes = 0;
   for (const auto& file : files) {
@@ -92,9 +47,10 @@ void print_notes(const Notes& notes) {
 }
 
 void make_tokens(const TokenizeSettings& settings) {
-  Bar bar("tokens");
-  const TokenizeSummary made =
-      tokenize(settings, [&](double done, int64_t tokens) { bar.show(done, tokens); });
+  TextBar bar(std::cout);
+  const TokenizeSummary made = tokenize(settings, [&](double done, int64_t tokens) {
+    bar.show(done, fmt::format("{} tokens", tokens));
+  });
   bar.end();
   print_notes(made.notes);
   const auto bytes = static_cast<double>(bytes_of(settings.text.files));
@@ -110,9 +66,10 @@ void make_tokens(const TokenizeSettings& settings) {
 }
 
 void make_tokenizer(const TrainTokenizerSettings& settings) {
-  Bar bar("tokens");
-  const TrainTokenizerSummary made =
-      train_tokenizer(settings, [&](double done, int64_t tokens) { bar.show(done, tokens); });
+  TextBar bar(std::cout);
+  const TrainTokenizerSummary made = train_tokenizer(settings, [&](double done, int64_t tokens) {
+    bar.show(done, fmt::format("{} tokens", tokens));
+  });
   bar.end();
   print_notes(made.notes);
   std::cout << fmt::format(

@@ -5,6 +5,7 @@
 #include <palimpsest/launcher/cli/output_files.h>
 #include <palimpsest/launcher/cli/plan_table.h>
 #include <palimpsest/launcher/cli/progress.h>
+#include <palimpsest/launcher/cli/text_bar.h>
 #include <palimpsest/launcher/cli/train_verb.h>
 #include <palimpsest/launcher/cli/verb.h>
 #include <palimpsest/launcher/compose/rank_session.h>
@@ -84,13 +85,20 @@ int train_rank(
     RankSession& session,
     Ranks& ranks) {
   const int64_t baseline = current_rss();
-  Run run(config, ranks, options.allow_change);
   // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
   const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
   std::ostream nowhere(nullptr);
   std::ostream& out = silent ? nowhere : std::cout;
   const bool quiet = config.logging().quiet();
+  TextBar reading(out);
   if (!quiet) {
+    ranks.watch_reading([&reading](const std::string& name, double done) {
+      reading.show(done, "reading " + name);
+    });
+  }
+  Run run(config, ranks, options.allow_change);
+  if (!quiet) {
+    reading.end();
     out << describe_run(run) << describe_memory(run.full_report())
         << describe_traffic(run.full_plan()) << std::flush;
   }

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/parallel/comm/all_texts.h>
 
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
@@ -29,6 +30,11 @@ std::string caught(const std::function<void()>& part) {
   }
 }
 
+[[noreturn]] void rethrow(const std::string& text, const std::string& whose = {}) {
+  const size_t space = text.find(' ');
+  throw Error(whose + text.substr(space + 1), std::stoi(text.substr(0, space)));
+}
+
 } // namespace
 
 bool all_agree(Communicator& ranks, bool mine) {
@@ -52,19 +58,31 @@ void Ranks::together(const std::function<void()>& part) {
     part();
     return;
   }
-  const std::vector<std::string> errors = all_texts(*world_, caught(part));
+  const bool failed_before = failed_together_;
+  const std::string mine = caught(part);
+  if (!mine.empty() && failed_together_ && !failed_before) { // within the part, and everybody knows
+    rethrow(mine);
+  }
+  const std::vector<std::string> errors = all_texts(*world_, mine);
   const auto first =
       std::ranges::find_if(errors, [](const std::string& text) { return !text.empty(); });
   if (first == errors.end()) {
     return;
   }
   failed_together_ = true;
-  const size_t space = first->find(' ');
-  std::string message = first->substr(space + 1);
-  if (std::ranges::count(errors, *first) != size()) {
-    message = "rank " + std::to_string(first - errors.begin()) + ": " + message;
+  const bool everybodys = std::ranges::count(errors, *first) == size();
+  rethrow(*first, everybodys ? "" : "rank " + std::to_string(first - errors.begin()) + ": ");
+}
+
+void Ranks::sum(std::span<int64_t> numbers) {
+  if (world_ == nullptr || size() == 1) {
+    return;
   }
-  throw Error(message, std::stoi(first->substr(0, space)));
+  together([] {});
+  const auto count = static_cast<int64_t>(numbers.size());
+  alike([&] {
+    world_->all_reduce(at::from_blob(numbers.data(), {count}, at::kLong), ReduceOp::kSum).wait();
+  });
 }
 
 } // namespace palimpsest

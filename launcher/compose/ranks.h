@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -62,15 +63,27 @@ class Ranks {
     return world_;
   }
 
+  /// Told, while data are read for the first time, which share of this rank's part is done.
+  using Reading = std::function<void(const std::string& name, double done)>;
+  void watch_reading(Reading reading) {
+    reading_ = std::move(reading);
+  }
+  const Reading& reading() const {
+    return reading_;
+  }
+
   /// Declares, while it lives, work during which the other ranks wait without a time limit.
   std::unique_ptr<ScopedLongWork> long_work(const std::string& what) const {
     return here_.status == nullptr ? nullptr
                                    : std::make_unique<ScopedLongWork>(*here_.status, what);
   }
 
-  /// Runs a part that talks to no other rank. Where it throws on some ranks, all throw the error of
-  /// the first of them, which names its rank unless it is everybody's.
+  /// Runs a part that talks to no other rank, but through sum(). Where it throws on some ranks, all
+  /// throw the error of the first of them, which names its rank unless it is everybody's.
   void together(const std::function<void()>& part);
+  /// Adds numbers up over all ranks, in place. Within together(): where a rank has thrown already,
+  /// all throw its error.
+  void sum(std::span<int64_t> numbers);
   /// Runs a part that ends alike on all ranks by what it exchanges: its error is everybody's too.
   void alike(const std::function<void()>& part);
   /// Whether either has thrown: then every rank knows the error, and one tells it.
@@ -87,6 +100,7 @@ class Ranks {
   int rank_ = 0;
   int size_ = 1;
   Here here_;
+  Reading reading_;
   bool planned_ = false;
   bool failed_together_ = false;
 };

@@ -228,7 +228,7 @@ DeviceBudget Run::device_budget() {
 
 Run::~Run() = default;
 
-/// Everything that needs no other rank.
+/// Everything that needs no other rank, but the sizes of examples.
 void Run::open() {
   const int threads = ranks_.here().threads > 0 ? ranks_.here().threads : Device::cpu().threads();
   set_threads(
@@ -237,7 +237,12 @@ void Run::open() {
   mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
   model_.emplace(config_, checkpoints_ ? checkpoints_->start() : kept_model(config_));
   DataSettings data_of_run = data_settings(config_, *model_);
-  data_of_run.threads = Device::cpu().threads();
+  data_of_run.reading = {
+      .threads = Device::cpu().threads(),
+      .rank = ranks_.rank(),
+      .ranks = ranks_.world() != nullptr ? ranks_.size() : 1,
+      .sum = [this](std::span<int64_t> numbers) { ranks_.sum(numbers); },
+      .progress = ranks_.reading()};
   OpenedData data = open_data(data_of_run);
   model_->check_length(data.samples->input_size());
   notes_ = model_->notes();

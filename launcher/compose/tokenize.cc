@@ -4,6 +4,7 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/data/examples/record_examples.h>
 #include <palimpsest/core/data/examples/text_examples.h>
+#include <palimpsest/core/data/records/places.h>
 #include <palimpsest/core/data/text_tools.h>
 #include <palimpsest/core/data/tokenizer/bpe_trainer.h>
 #include <palimpsest/core/data/tokenizer/tokenizer.h>
@@ -45,11 +46,11 @@ template <typename Source>
 class Joined {
  public:
   void add(std::unique_ptr<Source> source) {
-    ends_.push_back(size() + source->size());
+    places_.add(source->size());
     sources_.push_back(std::move(source));
   }
   int64_t size() const {
-    return ends_.empty() ? 0 : ends_.back();
+    return places_.size();
   }
   int64_t blocks() const {
     return (size() + kBlock - 1) / kBlock;
@@ -59,15 +60,14 @@ class Joined {
   void for_block(int64_t block, const Visit& visit) const {
     const int64_t end = std::min(size(), (block + 1) * kBlock);
     for (int64_t piece = block * kBlock; piece < end; ++piece) {
-      const auto source =
-          static_cast<size_t>(std::ranges::upper_bound(ends_, piece) - ends_.begin());
-      visit(*sources_[source], piece - (source == 0 ? 0 : ends_[source - 1]));
+      const auto [source, item] = places_[piece];
+      visit(*sources_[source], item);
     }
   }
 
  private:
   std::vector<std::unique_ptr<Source>> sources_;
-  std::vector<int64_t> ends_;
+  Places places_;
 };
 
 struct Encoded {
@@ -166,10 +166,12 @@ Joined<TokenExamples> open_examples(
       examples.add(std::make_unique<RecordExamples>(
           std::vector{path},
           record_format(settings.format, settings.text.field),
-          ExampleText(chat, encoder.around(), LossOn::kAll),
+          ExampleText(chat, LossOn::kAll),
           encoder));
     } else {
-      examples.add(std::make_unique<TextExamples>(std::vector{path}, encoder));
+      auto texts = std::make_unique<TextExamples>(std::vector{path}, encoder);
+      std::ranges::copy(texts->notes(), std::back_inserter(notes));
+      examples.add(std::move(texts));
     }
   }
   return examples;

@@ -18,28 +18,27 @@ TargetText all_of(std::string text) {
 
 } // namespace
 
-ExampleText::ExampleText(
-    std::shared_ptr<const ChatTemplate> chat,
-    TemplateTokens tokens,
-    LossOn loss_on)
-    : chat_(std::move(chat)), tokens_(std::move(tokens)), loss_on_(loss_on) {}
+ExampleText::ExampleText(std::shared_ptr<const ChatTemplate> chat, LossOn loss_on)
+    : chat_(std::move(chat)), loss_on_(loss_on) {}
 
 TargetText ExampleText::render(const Example& example) const {
   return std::visit([this](const auto& kind) { return render(kind); }, example);
 }
 
 TargetText ExampleText::render(const Document& document) const {
-  return all_of(tokens_.bos + document.text + tokens_.eos);
+  TargetText text = all_of(document.text);
+  text.surrounded = true;
+  return text;
 }
 
 TargetText ExampleText::render(const Completion& completion) const {
   if (chat_) {
     return render(Conversation{{"user", completion.prompt}, {"assistant", completion.completion}});
   }
-  const std::string prompt = tokens_.bos + completion.prompt;
-  TargetText text = all_of(prompt + completion.completion + tokens_.eos);
+  TargetText text = all_of(completion.prompt + completion.completion);
+  text.surrounded = true;
   if (loss_on_ != LossOn::kAll) {
-    text.targets.front().begin = std::ssize(prompt);
+    text.targets.front().begin = std::ssize(completion.prompt);
   }
   return text;
 }

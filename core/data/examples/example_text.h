@@ -2,15 +2,14 @@
 
 // From an example to the text that is tokenized, and which of it is to be learnt.
 //
-//   const ExampleText text(chat, {.bos = "<s>", .eos = "</s>"}, LossOn::kAssistant);
+//   const ExampleText text(chat, LossOn::kAssistant);
 //   const TargetText rendered = text.render(format.example(record));
 
 #include <palimpsest/core/data/chat/chat_template.h>
+#include <palimpsest/core/data/examples/token_targets.h>
 #include <palimpsest/core/data/records/record_format.h>
 
 #include <memory>
-#include <string>
-#include <vector>
 
 namespace palimpsest {
 
@@ -21,16 +20,10 @@ enum class LossOn {
   kAll,
 };
 
-struct TargetText {
-  std::string text;
-  std::vector<TextSpan> targets; ///< in order, disjoint
-};
-
 class ExampleText {
  public:
-  /// `chat` may be null where no conversation comes. `tokens` stand around documents and
-  /// completions.
-  ExampleText(std::shared_ptr<const ChatTemplate> chat, TemplateTokens tokens, LossOn loss_on);
+  /// `chat` may be null where no conversation comes.
+  ExampleText(std::shared_ptr<const ChatTemplate> chat, LossOn loss_on);
 
   /// A document is a target as a whole, its end token included. A completion becomes a conversation
   /// where there is a template, and otherwise follows its prompt as it is, up to the end token.
@@ -43,7 +36,6 @@ class ExampleText {
   TargetText render(const Conversation& conversation) const;
 
   std::shared_ptr<const ChatTemplate> chat_;
-  TemplateTokens tokens_;
   LossOn loss_on_;
 };
 

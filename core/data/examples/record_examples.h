@@ -7,6 +7,7 @@
 #include <palimpsest/core/data/examples/example_text.h>
 #include <palimpsest/core/data/examples/token_examples.h>
 #include <palimpsest/core/data/examples/token_targets.h>
+#include <palimpsest/core/data/records/places.h>
 #include <palimpsest/core/data/records/record_file.h>
 #include <palimpsest/core/data/records/record_format.h>
 
@@ -25,7 +26,7 @@ class RecordExamples final : public TokenExamples {
       TextEncoder encoder);
 
   int64_t size() const override {
-    return ends_.back();
+    return places_.size();
   }
   TokenExample read(int64_t index) const override;
   std::string location(int64_t index) const override;
@@ -34,17 +35,11 @@ class RecordExamples final : public TokenExamples {
   }
 
  private:
-  struct Place {
-    const RecordFile& file;
-    int64_t record;
-  };
-  Place place(int64_t index) const;
-
   RecordFormat format_;
   ExampleText text_;
   TextEncoder encoder_;
   std::vector<RecordFile> files_;
-  std::vector<int64_t> ends_; // of each file, in examples
+  Places places_;
 };
 
 } // namespace palimpsest

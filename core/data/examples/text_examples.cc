@@ -2,7 +2,6 @@
 
 #include <palimpsest/core/base/error.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace palimpsest {
@@ -10,33 +9,24 @@ namespace palimpsest {
 TextExamples::TextExamples(const std::vector<std::filesystem::path>& paths, TextEncoder encoder)
     : encoder_(std::move(encoder)) {
   check(!paths.empty(), "text of no file");
-  int64_t chunks = 0;
   for (const std::filesystem::path& path : paths) {
     files_.emplace_back(path, encoder_.last_cut);
-    chunks += files_.back().size();
-    ends_.push_back(chunks);
+    places_.add(files_.back().size());
   }
-}
-
-TextExamples::Place TextExamples::place(int64_t index) const {
-  check(index >= 0 && index < size(), "chunk {} of {}", index, size());
-  const auto file =
-      static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
-  return {files_[file], index - (file == 0 ? 0 : ends_[file - 1])};
 }
 
 TokenExample TextExamples::read(int64_t index) const {
-  const auto [file, chunk] = place(index);
-  const TemplateTokens around = encoder_.around();
-  std::string text(file.chunk(chunk));
+  const auto [source, chunk] = places_[index];
+  const TextChunks& file = files_[source];
+  const std::string_view text = file.chunk(chunk);
+  TokenExample example{.ids = chunk == 0 ? encoder_.encode(text) : encoder_.encode_rest(text)};
   file.release(chunk);
   if (chunk == 0) {
-    text.insert(0, around.bos);
+    example.ids.insert(example.ids.begin(), encoder_.before.begin(), encoder_.before.end());
   }
   if (chunk + 1 == file.size()) {
-    text += around.eos;
+    example.ids.insert(example.ids.end(), encoder_.after.begin(), encoder_.after.end());
   }
-  TokenExample example{.ids = chunk == 0 ? encoder_.encode(text) : encoder_.encode_rest(text)};
   example.targets.assign(example.ids.size(), 1);
   return example;
 }
@@ -49,8 +39,19 @@ int64_t TextExamples::forced_cuts() const {
   return cuts;
 }
 
+std::vector<std::string> TextExamples::notes() const {
+  if (forced_cuts() == 0) {
+    return {};
+  }
+  return {fmt::format(
+      "{}: cut at {} places where the tokenizer would not be, as it allows no cut for 1 MiB",
+      name(),
+      forced_cuts())};
+}
+
 std::string TextExamples::location(int64_t index) const {
-  const auto [file, chunk] = place(index);
+  const auto [source, chunk] = places_[index];
+  const TextChunks& file = files_[source];
   return fmt::format("{}, piece {} of {}", file.path().string(), chunk + 1, file.size());
 }
 

@@ -6,9 +6,11 @@
 
 #include <palimpsest/core/data/examples/token_examples.h>
 #include <palimpsest/core/data/examples/token_targets.h>
+#include <palimpsest/core/data/records/places.h>
 #include <palimpsest/core/data/records/text_chunks.h>
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace palimpsest {
@@ -19,11 +21,11 @@ class TextExamples final : public TokenExamples {
   TextExamples(const std::vector<std::filesystem::path>& paths, TextEncoder encoder);
 
   int64_t size() const override {
-    return ends_.back();
+    return places_.size();
   }
   TokenExample read(int64_t index) const override;
   bool begins_document(int64_t index) const override {
-    return place(index).chunk == 0;
+    return places_[index].item == 0;
   }
   std::string location(int64_t index) const override;
   std::string name() const override {
@@ -31,17 +33,13 @@ class TextExamples final : public TokenExamples {
   }
   /// Over all files, see TextChunks.
   int64_t forced_cuts() const;
+  /// What users should know of them.
+  std::vector<std::string> notes() const;
 
  private:
-  struct Place {
-    const TextChunks& file;
-    int64_t chunk;
-  };
-  Place place(int64_t index) const;
-
   TextEncoder encoder_;
   std::vector<TextChunks> files_;
-  std::vector<int64_t> ends_; // of each file, in chunks
+  Places places_;
 };
 
 } // namespace palimpsest

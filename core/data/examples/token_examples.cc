@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <limits>
 #include <mutex>
 #include <thread>
@@ -36,59 +35,136 @@ ExampleSize size_of(const TokenExamples& examples, int64_t index, const MeasureS
           })};
 }
 
-/// The error of the smallest index.
-class FirstError {
+// A size as a number above 0 that ranks can add up: 0 is another rank's, or was not come to.
+constexpr int64_t kFailed = -1;
+int64_t as_number(const ExampleSize& size) {
+  return 1 + 2 * int64_t{size.tokens} + (size.learns ? 1 : 0);
+}
+ExampleSize as_size(int64_t number) {
+  return {static_cast<int32_t>((number - 1) / 2), (number - 1) % 2 == 1};
+}
+
+/// Tokenizes this rank's part of the examples, on several threads.
+class Reader {
  public:
-  bool before(int64_t index) const {
-    return index_.load() < index;
-  }
-  void keep(int64_t index, std::exception_ptr error) {
-    const std::lock_guard lock(mutex_);
-    if (index < index_.load()) {
-      index_ = index;
-      error_ = std::move(error);
+  Reader(const TokenExamples& examples, const MeasureSettings& settings)
+      : examples_(examples), settings_(settings), sizes_(static_cast<size_t>(examples.size())) {}
+
+  /// Sizes as numbers. Behind an example that fails the rest may be missing.
+  std::vector<int64_t> read() {
+    std::vector<std::jthread> threads;
+    for (int64_t t = 1; t < std::min<int64_t>(settings_.reading.threads, blocks()); ++t) {
+      threads.emplace_back([this] { work(); });
     }
-  }
-  void rethrow() const {
-    if (error_) {
-      std::rethrow_exception(error_);
-    }
+    work();
+    threads.clear(); // joins
+    return std::move(sizes_);
   }
 
  private:
-  std::mutex mutex_;
-  std::atomic<int64_t> index_ = std::numeric_limits<int64_t>::max();
-  std::exception_ptr error_;
+  static constexpr int64_t kBlock = 64;
+
+  /// Of this rank: each of them takes one in turn.
+  int64_t blocks() const {
+    const int64_t all = (std::ssize(sizes_) + kBlock - 1) / kBlock;
+    const auto& reading = settings_.reading;
+    return (all - reading.rank + reading.ranks - 1) / reading.ranks;
+  }
+
+  void work() {
+    const auto& reading = settings_.reading;
+    for (int64_t block = next_++; block < blocks(); block = next_++) {
+      const int64_t begin = (block * reading.ranks + reading.rank) * kBlock;
+      const int64_t end = std::min(std::ssize(sizes_), begin + kBlock);
+      for (int64_t i = begin; i < end && i <= first_failed_; ++i) {
+        sizes_[static_cast<size_t>(i)] = number_of(i);
+      }
+      tell(++done_);
+    }
+  }
+
+  int64_t number_of(int64_t index) {
+    try {
+      return as_number(size_of(examples_, index, settings_));
+    } catch (...) { // read again on all ranks, where the first one tells its error
+      for (int64_t known = first_failed_;
+           index < known && !first_failed_.compare_exchange_weak(known, index);) {
+      }
+      return kFailed;
+    }
+  }
+
+  void tell(int64_t done) {
+    if (settings_.reading.progress) {
+      if (const std::unique_lock lock(telling_, std::try_to_lock); lock) {
+        settings_.reading.progress(
+            examples_.name(), static_cast<double>(done) / static_cast<double>(blocks()));
+      }
+    }
+  }
+
+  const TokenExamples& examples_;
+  const MeasureSettings& settings_;
+  std::vector<int64_t> sizes_;
+  std::atomic<int64_t> next_ = 0;
+  std::atomic<int64_t> done_ = 0;
+  std::atomic<int64_t> first_failed_ = std::numeric_limits<int64_t>::max();
+  std::mutex telling_;
 };
+
+/// Before the first exchange whose size depends on it.
+void require_same_size(const TokenExamples& examples, const FirstReading& reading) {
+  std::vector<int64_t> sizes(static_cast<size_t>(reading.ranks), 0);
+  sizes[static_cast<size_t>(reading.rank)] = examples.size();
+  reading.sum(sizes);
+  const auto other =
+      std::ranges::find_if(sizes, [&](int64_t size) { return size != sizes.front(); });
+  if (other != sizes.end()) {
+    throw UserError(
+        "{}: rank {} finds {} samples where rank 0 finds {}; all ranks need the same files",
+        examples.name(),
+        other - sizes.begin(),
+        *other,
+        sizes.front());
+  }
+}
 
 } // namespace
 
 std::vector<ExampleSize> measure(const TokenExamples& examples, const MeasureSettings& settings) {
-  constexpr int64_t kBlock = 64;
-  const int64_t size = examples.size();
-  std::vector<ExampleSize> sizes(static_cast<size_t>(size));
-  std::atomic<int64_t> next = 0;
-  FirstError first;
-  const auto work = [&] {
-    for (int64_t begin = next.fetch_add(kBlock); begin < size; begin = next.fetch_add(kBlock)) {
-      for (int64_t i = begin; i < std::min(size, begin + kBlock) && !first.before(i); ++i) {
-        try {
-          sizes[static_cast<size_t>(i)] = size_of(examples, i, settings);
-        } catch (...) {
-          first.keep(i, std::current_exception());
-        }
-      }
-    }
-  };
-  std::vector<std::jthread> threads;
-  const auto blocks = (size + kBlock - 1) / kBlock;
-  for (int64_t t = 1; t < std::min<int64_t>(settings.threads, blocks); ++t) {
-    threads.emplace_back(work);
+  const FirstReading& reading = settings.reading;
+  const bool shared = reading.ranks > 1;
+  if (shared) {
+    require_same_size(examples, reading);
   }
-  work();
-  threads.clear(); // joins
-  first.rethrow();
+  std::vector<int64_t> numbers = Reader(examples, settings).read();
+  if (shared) {
+    constexpr size_t kAtOnce = size_t{1} << 20;
+    for (size_t begin = 0; begin < numbers.size(); begin += kAtOnce) {
+      reading.sum(std::span(numbers).subspan(begin, std::min(kAtOnce, numbers.size() - begin)));
+    }
+  }
+  std::vector<ExampleSize> sizes;
+  sizes.reserve(numbers.size());
+  for (const int64_t number : numbers) {
+    sizes.push_back(number > 0 ? as_size(number) : size_of(examples, std::ssize(sizes), settings));
+  }
   return sizes;
+}
+
+void require_unchanged(
+    const TokenExamples& examples,
+    int64_t index,
+    int64_t tokens,
+    int64_t measured) {
+  if (tokens != measured) {
+    throw UserError(
+        "{}: has {} tokens where it had {} when it was first read; data files may not change while "
+        "a run reads them",
+        examples.location(index),
+        tokens,
+        measured);
+  }
 }
 
 } // namespace palimpsest

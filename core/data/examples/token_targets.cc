@@ -83,4 +83,16 @@ TokenExample encode_targets(
   return example;
 }
 
+TokenExample encode_example(const TextEncoder& encoder, const TargetText& text) {
+  TokenExample example = encode_targets(encoder.encode, text.text, text.targets);
+  if (text.surrounded) {
+    const bool from_start = !text.targets.empty() && text.targets.front().begin == 0;
+    example.ids.insert(example.ids.begin(), encoder.before.begin(), encoder.before.end());
+    example.targets.insert(example.targets.begin(), encoder.before.size(), from_start ? 1 : 0);
+    example.ids.insert(example.ids.end(), encoder.after.begin(), encoder.after.end());
+    example.targets.resize(example.ids.size(), 1);
+  }
+  return example;
+}
+
 } // namespace palimpsest

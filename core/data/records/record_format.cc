@@ -234,4 +234,8 @@ std::vector<std::string> record_format_names() {
   return names;
 }
 
+const std::vector<std::string>& record_format_columns(const std::string& format) {
+  return format_named(format).columns;
+}
+
 } // namespace palimpsest

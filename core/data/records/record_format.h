@@ -61,4 +61,7 @@ class RecordFormat {
 /// The formats' names, in the order above.
 std::vector<std::string> record_format_names();
 
+/// A format's own names of the keys it reads. UserError for an unknown format.
+const std::vector<std::string>& record_format_columns(const std::string& format);
+
 } // namespace palimpsest

@@ -98,7 +98,10 @@ TEST(ExampleRows, HaveTheSameTargetsPackedAndPadded) {
     Notes notes;
     const ExampleRows rows(
         fake_examples(examples),
-        {.sequence_length = 16, .packing = packing, .vocabulary_size = 100, .threads = 2},
+        {.sequence_length = 16,
+         .packing = packing,
+         .vocabulary_size = 100,
+         .reading = {.threads = 2}},
         notes);
     std::vector<std::pair<int64_t, int64_t>> pairs; // of input and label
     for (int64_t i = 0; i < rows.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <palimpsest/tests/core/data/read_sample.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>
 #include <palimpsest/tests/core/data/tensors.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,6 +20,8 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+
+using JinjaOpenData = NeedsJinja;
 
 std::string tensors_of(const std::vector<int64_t>& ids, int64_t rows) {
   const auto width = static_cast<int64_t>(ids.size()) / rows;
@@ -92,7 +95,7 @@ constexpr const char* kChat =
 const std::filesystem::path kQwen =
     std::filesystem::path(PALIMPSEST_TEST_DATA) / "tokenizers/qwen2-512";
 
-TEST(OpenData, ReadsConversationsUnderTheModelsTemplate) {
+TEST_F(JinjaOpenData, ReadsConversationsUnderTheModelsTemplate) {
   const TemporaryFolder folder;
   const auto path = folder.write("chat.jsonl", kChat);
   const Tokenizer tokenizer(kQwen);
@@ -141,6 +144,30 @@ TEST(OpenData, ReadsEveryFormatOfRecords) {
   EXPECT_THAT(
       [&] { open_data(alpaca); },
       ThrowsMessage<UserError>(HasSubstr("c.jsonl:1: conversations need a chat template")));
+}
+
+TEST(OpenData, GivesEachFormatItsColumns) {
+  const TemporaryFolder folder;
+  const Tokenizer tokenizer(kQwen);
+  DataSettings settings{
+      .files =
+          {{folder.write("a.json", "[{\"question\":\"p\",\"completion\":\" c\"}]"),
+            "prompt_completion"},
+           {folder.write("b.jsonl", "{\"instruction\":\"i\",\"answer\":\"o\"}"), "alpaca"}},
+      .sequence_length = 100,
+      .vocabulary_size = 600,
+      .tokenizer = kQwen,
+      .chat_template = "plain",
+      .columns = {{"prompt", "question"}, {"output", "answer"}}};
+  const OpenedData data = open_data(settings);
+  EXPECT_THAT(targets(*data.samples, 0, tokenizer), HasSubstr("~ c<|im_end|>~"));
+  EXPECT_THAT(targets(*data.samples, 1, tokenizer), HasSubstr("~o<|im_end|>~"));
+  settings.columns["text"] = "t";
+  EXPECT_THAT(
+      [&] { open_data(settings); },
+      ThrowsMessage<UserError>(HasSubstr(
+          "data.columns.text: prompt_completion, alpaca has no such column; it has prompt, "
+          "completion, instruction, input, output, system, history")));
 }
 
 TEST(OpenData, StreamsTextThroughTheTokenizer) {
@@ -243,9 +270,11 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
       "b.txt has one sample, of which nothing can be held out");
   const auto parquet = folder.write("a.parquet", "PAR1");
   refused(
-      {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen},
+      {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen, .chat_template = "plain"},
       "is Parquet, which is not read; convert it first: python3 -c");
-  refused({.files = {{parquet, "alpaca"}}, .tokenizer = kQwen}, "a.jsonl', orient='records'");
+  refused(
+      {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen, .chat_template = "plain"},
+      "a.jsonl', orient='records'");
 }
 
 /// Random damage to valid files: opened and readable, or refused with a message; never anything

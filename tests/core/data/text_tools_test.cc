@@ -1,9 +1,11 @@
 #include <palimpsest/core/data/text_tools.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/examples/record_examples.h>
 #include <palimpsest/core/data/examples/text_examples.h>
 #include <palimpsest/tests/core/data/golden_chats.h>
 #include <palimpsest/tests/core/data/temporary_folder.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +18,8 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+
+using JinjaTextTools = NeedsJinja;
 
 TEST(TextTools, OpenWhatAModelFolderHolds) {
   const auto llama3 = open_text_encoder(golden_tokenizer("llama3-512"));
@@ -37,7 +41,7 @@ TEST(TextTools, OpenWhatAModelFolderHolds) {
   EXPECT_FALSE(open_text_encoder(empty.path()).has_value());
 }
 
-TEST(TextTools, RenderAndEncodeAsTheReferenceDoes) {
+TEST_F(JinjaTextTools, RenderAndEncodeAsTheReferenceDoes) {
   for (const char* name : {"llama2-2000", "llama3-512", "llama3-2000", "qwen2-512", "qwen2-2000"}) {
     const std::filesystem::path folder = golden_tokenizer(name);
     const auto encoder = open_text_encoder(folder);
@@ -57,7 +61,7 @@ TEST(TextTools, RenderAndEncodeAsTheReferenceDoes) {
   }
 }
 
-TEST(TextTools, ChooseTheTemplate) {
+TEST_F(JinjaTextTools, ChooseTheTemplate) {
   const TemporaryFolder folder;
   const auto encoder = open_text_encoder(golden_tokenizer("llama3-512"));
   const Conversation question = {{"user", "u"}};
@@ -102,11 +106,70 @@ std::string random_text(size_t size) {
   return text;
 }
 
+/// The reference's tokens of a text, and the token that ends a document where it adds none.
+std::vector<int32_t> as_document(std::vector<int32_t> ids, const Tokenizer& tokenizer) {
+  const int32_t end = tokenizer.end().value();
+  if (tokenizer.suffix() != std::vector{end}) {
+    ids.push_back(end);
+  }
+  return ids;
+}
+
+TEST(TextTools, EncodeDocumentsAsTheReferenceDoes) {
+  const TemporaryFolder folder;
+  for (const char* name :
+       {"gpt2-512",
+        "gpt2-2000",
+        "llama2-512",
+        "llama2-2000",
+        "llama3-512",
+        "llama3-2000",
+        "qwen2-512",
+        "qwen2-2000"}) {
+    const Tokenizer tokenizer(golden_tokenizer(name));
+    const auto cases =
+        nlohmann::json::parse(read_file(golden_tokenizer(name) / "cases.json"))["cases"];
+    std::string documents;
+    std::string completions; // the same texts, in two parts
+    for (const auto& item : cases) {
+      const std::string text = item["text"];
+      documents += nlohmann::json{{"text", text}}.dump() + "\n";
+      size_t half = text.size() / 2;
+      while (half < text.size() && (static_cast<unsigned char>(text[half]) & 0xC0U) == 0x80U) {
+        ++half;
+      }
+      completions +=
+          nlohmann::json{{"prompt", text.substr(0, half)}, {"completion", text.substr(half)}}
+              .dump() +
+          "\n";
+    }
+    const auto open = [&](const char* file, const std::string& lines, const char* format) {
+      return RecordExamples(
+          {folder.write(file, lines)},
+          RecordFormat(format, {}),
+          ExampleText(nullptr, LossOn::kAssistant),
+          *open_text_encoder(golden_tokenizer(name)));
+    };
+    const RecordExamples texts = open("a.jsonl", documents, "text");
+    const RecordExamples pairs = open("b.jsonl", completions, "prompt_completion");
+    int64_t at = 0;
+    for (const auto& item : cases) {
+      const auto ids = as_document(item["ids"].get<std::vector<int32_t>>(), tokenizer);
+      EXPECT_EQ(texts.read(at).ids, ids) << name << " " << item["text"];
+      const TokenExample pair = pairs.read(at++);
+      EXPECT_EQ(pair.ids, ids) << name << " " << item["text"];
+      EXPECT_EQ(pair.targets.back(), 1) << name << " " << item["text"];
+    }
+    EXPECT_GT(at, 300);
+  }
+}
+
 TEST(TextTools, EncodeAFileInPiecesAsAWhole) {
   const TemporaryFolder folder;
   const std::string text = random_text(60'000);
   const auto path = folder.write("a.txt", text);
   for (const char* name : {"gpt2-512", "llama2-512", "llama2-2000", "llama3-2000", "qwen2-2000"}) {
+    const Tokenizer tokenizer(golden_tokenizer(name));
     const auto encoder = open_text_encoder(golden_tokenizer(name));
     const TextExamples examples({path}, *encoder);
     EXPECT_EQ(examples.forced_cuts(), 0) << name;
@@ -115,8 +178,9 @@ TEST(TextTools, EncodeAFileInPiecesAsAWhole) {
       const std::vector<int32_t> piece = examples.read(i).ids;
       ids.insert(ids.end(), piece.begin(), piece.end());
     }
-    const TemplateTokens around = encoder->around();
-    EXPECT_EQ(ids, encoder->encode(around.bos + text + around.eos)) << name;
+    std::vector<int32_t> whole;
+    Encoder(tokenizer).encode(text, SpecialTokens::kAdd, whole);
+    EXPECT_EQ(ids, as_document(whole, tokenizer)) << name;
   }
 }
 

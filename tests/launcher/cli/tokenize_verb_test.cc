@@ -89,6 +89,18 @@ TEST_F(TokenizeVerb, WritesTheTokensOfTextWhateverTheThreads) {
   EXPECT_EQ(tokens.size(), std::ssize(twice) / 128);
 }
 
+TEST_F(TokenizeVerb, TellsOfCutsThatTheTokenizerDoesNotAllow) {
+  const Outcome made = run(
+      {"tokenize",
+       write("a.txt", std::string(5 << 19, ' ')), // 2.5 MiB that could be one word
+       "--tokenizer",
+       golden("gpt2-512"),
+       "-o",
+       path("a.bin")});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, HasSubstr("a.txt: cut at 2 places where the tokenizer would not be"));
+}
+
 TEST_F(TokenizeVerb, WritesWideIdsOnDemand) {
   const Outcome made = run(
       {"tokenize",

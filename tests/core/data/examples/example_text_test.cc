@@ -23,7 +23,7 @@ TargetText render(const Example& example, LossOn loss_on, const char* chat = nul
   if (chat != nullptr) {
     named = named_chat_template(chat, kTokens);
   }
-  return ExampleText(named, kTokens, loss_on).render(example);
+  return ExampleText(named, loss_on).render(example);
 }
 
 std::vector<std::string> targets(const TargetText& text) {
@@ -49,14 +49,18 @@ TEST(ExampleText, ChoosesTheTargetsOfAConversation) {
       ElementsAre("a</s>"));
 }
 
-TEST(ExampleText, PutsTokensAroundDocumentsAndCompletions) {
-  EXPECT_EQ(render(Document{"d"}, LossOn::kAssistant).text, "<s>d</s>");
-  EXPECT_THAT(targets(render(Document{"d"}, LossOn::kAssistant)), ElementsAre("<s>d</s>"));
+TEST(ExampleText, LeavesWhatStandsAroundDocumentsAndCompletionsToTheTokenizer) {
+  const TargetText document = render(Document{"d"}, LossOn::kAssistant);
+  EXPECT_EQ(document.text, "d");
+  EXPECT_TRUE(document.surrounded);
+  EXPECT_THAT(targets(document), ElementsAre("d"));
   const Completion completion{"p ", "c"};
-  EXPECT_EQ(render(completion, LossOn::kAssistant).text, "<s>p c</s>");
-  EXPECT_THAT(targets(render(completion, LossOn::kAssistant)), ElementsAre("c</s>"));
-  EXPECT_THAT(targets(render(completion, LossOn::kLast)), ElementsAre("c</s>"));
-  EXPECT_THAT(targets(render(completion, LossOn::kAll)), ElementsAre("<s>p c</s>"));
+  EXPECT_EQ(render(completion, LossOn::kAssistant).text, "p c");
+  EXPECT_TRUE(render(completion, LossOn::kAssistant).surrounded);
+  EXPECT_THAT(targets(render(completion, LossOn::kAssistant)), ElementsAre("c"));
+  EXPECT_THAT(targets(render(completion, LossOn::kLast)), ElementsAre("c"));
+  EXPECT_THAT(targets(render(completion, LossOn::kAll)), ElementsAre("p c"));
+  EXPECT_FALSE(render(kTwoTurns, LossOn::kAll, "plain").surrounded);
 }
 
 TEST(ExampleText, TurnsACompletionIntoAConversationUnderATemplate) {

@@ -24,7 +24,7 @@ RecordExamples open(
   return {
       paths,
       RecordFormat(format, {}),
-      ExampleText(std::move(chat), kTokens, LossOn::kAssistant),
+      ExampleText(std::move(chat), LossOn::kAssistant),
       toy_encoder({"<s>", "</s>"}, kTokens)};
 }
 
@@ -53,6 +53,12 @@ TEST(RecordExamples, SayWhereSomethingIsWrong) {
   const std::string good = R"({"messages":[{"role":"user","content":"u"}]})";
   refused(good + "\n\n{\"text\":\"x\"}\n", "a.jsonl:3: the key \"messages\" is missing");
   refused(good + "\n{\"messages\":[}\n", "a.jsonl:2: ");
+  refused(
+      good + "\r\n\r\n" + R"({"messages":"x"})",
+      "a.jsonl:3: \"messages\" is string, but must be a list");
+  refused(
+      good + "\n" + R"({"messages":[{"role":"user","content":7}]})",
+      "a.jsonl:2: \"content\" is number, but must be text");
   refused(
       good + "\n" + R"({"messages":[{"role":"assistant","content":"a"}]})",
       "a.jsonl:2: message 1 is of the role assistant");

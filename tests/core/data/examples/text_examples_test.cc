@@ -10,6 +10,7 @@ namespace palimpsest {
 namespace {
 
 using testing::EndsWith;
+using testing::IsEmpty;
 
 TEST(TextExamples, GiveTheTokensOfWholeFiles) {
   const TemporaryFolder folder;
@@ -31,6 +32,20 @@ TEST(TextExamples, GiveTheTokensOfWholeFiles) {
   }
   EXPECT_EQ(ids, toy_encode("<s>" + text + "</s><s>b</s>", words));
   EXPECT_THAT(examples.location(1), EndsWith("a.txt, piece 2 of 5"));
+  EXPECT_THAT(examples.notes(), IsEmpty());
+}
+
+TEST(TextExamples, TellOfCutsThatTheTokenizerDoesNotAllow) {
+  const TemporaryFolder folder;
+  const TextExamples examples(
+      {folder.write("a.txt", "b"), folder.write("b.txt", std::string(5 << 19, 'x'))}, // 2.5 MiB
+      toy_encoder({}));
+  EXPECT_EQ(examples.forced_cuts(), 2);
+  ASSERT_EQ(examples.notes().size(), 1);
+  EXPECT_THAT(
+      examples.notes()[0],
+      EndsWith("a.txt: cut at 2 places where the tokenizer would not be, as "
+               "it allows no cut for 1 MiB"));
 }
 
 } // namespace

@@ -40,6 +40,24 @@ TEST(EncodeTargets, CountsATokenOverABorderToTheSpan) {
   EXPECT_EQ(marked("xab", {{1, 2}, {2, 3}}, {"ab"}), "x|[ab]");
 }
 
+TEST(EncodeExample, PutsTheTokenizersTokensAroundAText) {
+  TextEncoder encoder = toy_encoder({});
+  encoder.before = {300, 301};
+  encoder.after = {302};
+  const auto example = [&](std::vector<TextSpan> targets, bool surrounded) {
+    const TokenExample made = encode_example(encoder, {"ab", std::move(targets), surrounded});
+    return std::pair(made.ids, made.targets);
+  };
+  const std::vector<int32_t> around = {300, 301, 'a', 'b', 302};
+  EXPECT_EQ(example({{0, 2}}, true), std::pair(around, std::vector<uint8_t>{1, 1, 1, 1, 1}));
+  EXPECT_EQ(example({{1, 2}}, true), std::pair(around, std::vector<uint8_t>{0, 0, 0, 1, 1}));
+  EXPECT_EQ(example({{2, 2}}, true), std::pair(around, std::vector<uint8_t>{0, 0, 0, 0, 1}));
+  EXPECT_EQ(
+      example({{0, 2}}, false),
+      std::pair(std::vector<int32_t>{'a', 'b'}, std::vector<uint8_t>{1, 1}));
+  EXPECT_EQ(encode_example(encoder, {"", {{0, 0}}, true}).targets, (std::vector<uint8_t>{1, 1, 1}));
+}
+
 TEST(EncodeTargets, MarksAsAReferenceWithOffsetsDoes) {
   // Every pair of borders of a text, against the tokens' own offsets.
   const std::string text = "the theatre then ate <e> tea";

@@ -31,7 +31,7 @@ inline std::vector<int32_t> toy_encode(
 }
 
 /// Texts may be cut before a space.
-inline TextEncoder toy_encoder(std::vector<std::string> words, TemplateTokens tokens = {}) {
+inline TextEncoder toy_encoder(std::vector<std::string> words, const TemplateTokens& tokens = {}) {
   const auto encode = [words = std::move(words)](std::string_view text) {
     return toy_encode(text, words);
   };
@@ -39,7 +39,14 @@ inline TextEncoder toy_encoder(std::vector<std::string> words, TemplateTokens to
     const size_t at = text.rfind(' ');
     return at == text.npos ? std::nullopt : std::optional(at);
   };
-  return {encode, encode, last_space, std::move(tokens), /*adds_bos=*/true};
+  return {
+      .encode = encode,
+      .encode_rest = encode,
+      .last_cut = last_space,
+      .tokens = tokens,
+      .adds_bos = true,
+      .before = encode(tokens.bos),
+      .after = encode(tokens.eos)};
 }
 
 } // namespace palimpsest
