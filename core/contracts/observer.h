@@ -19,6 +19,7 @@ struct StepRecord {
   bool skipped = false; // not finite, or without a target: nothing was updated
   int64_t tokens = 0;
   double step_time_s = 0;
+  double data_wait_s = 0; // of it, until the samples were there; of the rank that waited longest
   double tokens_per_s = 0;
   int64_t peak_device_bytes = 0; // of the rank that has most
   int64_t peak_rss_bytes = 0;

@@ -76,6 +76,7 @@ StepRecord Trainer::step() {
       batches = source_.load(step);
     });
   }
+  const auto waited = std::chrono::steady_clock::now() - begin;
   StepRecord record{.step = step + 1, .learning_rate = settings_.learning_rate(position_.updates)};
   std::vector<int64_t> counts = {0, 0};
   for (const MicroBatch& batch : batches) {
@@ -104,9 +105,12 @@ StepRecord Trainer::step() {
   record.step_time_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   record.tokens_per_s = static_cast<double>(record.tokens) / record.step_time_s;
-  const std::vector<int64_t> peaks = over_ranks({memory_.total().peak, peak_rss()}, ReduceOp::kMax);
-  record.peak_device_bytes = peaks[0];
-  record.peak_rss_bytes = peaks[1];
+  using Nanoseconds = std::chrono::nanoseconds;
+  const int64_t wait = std::chrono::duration_cast<Nanoseconds>(waited).count();
+  const auto most = over_ranks({memory_.total().peak, peak_rss(), wait}, ReduceOp::kMax);
+  record.peak_device_bytes = most[0];
+  record.peak_rss_bytes = most[1];
+  record.data_wait_s = std::chrono::duration<double>(Nanoseconds(most[2])).count();
   return record;
 }
 

@@ -67,6 +67,7 @@ void Progress::step_end(const StepRecord& record) {
   peak_device_bytes_ = std::max(peak_device_bytes_, record.peak_device_bytes);
   tokens_ += record.tokens;
   step_seconds_ += record.step_time_s;
+  wait_seconds_ += record.data_wait_s;
   used_seconds_ += mfu_(record).value_or(0) * record.step_time_s;
   ++done_;
   skipped_ += record.skipped ? 1 : 0;
@@ -154,7 +155,9 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
   const double seconds = elapsed();
   const int64_t predicted = report.peak(TierId::kDevice);
   std::string text = fmt::format(
-      "{} in {}, {:.0f} tokens/s, MFU {}; loss {:.4f} -> {:.4f}\n"
+      "{} in {}, {:.0f} tokens/s, MFU {}; loss {:.4f} -> {:.4f}; {:.2f} % of the steps' time "
+      "waiting "
+      "for data\n"
       "peak: {} measured, {} predicted ({:+.1f} %); process {} resident, {} of it before the run "
       "and {} not tracked\n",
       counted(done_, "step"),
@@ -164,6 +167,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
                         : "n/a (logging.hardware names no peak)",
       first_.loss,
       last_.loss,
+      step_seconds_ > 0 ? 100 * wait_seconds_ / step_seconds_ : 0.0,
       format_bytes(peak_device_bytes_),
       format_bytes(predicted),
       100.0 * static_cast<double>(peak_device_bytes_ - predicted) / static_cast<double>(predicted),

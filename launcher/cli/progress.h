@@ -60,6 +60,7 @@ class Progress final : public Observer {
   int64_t peak_device_bytes_ = 0;
   int64_t tokens_ = 0;
   double step_seconds_ = 0;
+  double wait_seconds_ = 0; // of them, for data
   double used_seconds_ = 0; // of them, what the model would take at the device's peak
   int64_t done_ = 0;
   int64_t skipped_ = 0;

@@ -23,6 +23,7 @@ std::string to_json_line(const StepRecord& record) {
       {"skipped", record.skipped},
       {"tokens", record.tokens},
       {"step_time_s", record.step_time_s},
+      {"data_wait_s", record.data_wait_s},
       {"tokens_per_s", record.tokens_per_s},
       {"peak_device_bytes", record.peak_device_bytes},
       {"peak_rss_bytes", record.peak_rss_bytes}};

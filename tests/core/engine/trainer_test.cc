@@ -14,10 +14,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,8 @@ using ::testing::ElementsAre;
 using testing::scalar_chain;
 using testing::token_losses;
 
+constexpr std::chrono::milliseconds kLoadTime{1};
+
 class GivenBatches final : public BatchSource {
  public:
   explicit GivenBatches(std::vector<StepBatch> steps) : steps_(std::move(steps)) {}
@@ -36,6 +40,7 @@ class GivenBatches final : public BatchSource {
     return static_cast<int64_t>(steps_.size());
   }
   StepBatch load(int64_t step) override {
+    std::this_thread::sleep_for(kLoadTime);
     return steps_.at(static_cast<size_t>(step));
   }
 
@@ -153,6 +158,8 @@ TEST(Trainer, RecordsHaveLossNormRateAndTokensOfTheWholeStep) {
     EXPECT_FALSE(record.skipped);
     EXPECT_GT(record.step_time_s, 0);
     EXPECT_DOUBLE_EQ(record.tokens_per_s * record.step_time_s, static_cast<double>(record.tokens));
+    EXPECT_GE(record.data_wait_s, std::chrono::duration<double>(kLoadTime).count());
+    EXPECT_LT(record.data_wait_s, record.step_time_s);
     EXPECT_GT(record.peak_device_bytes, 0);
     EXPECT_GT(record.peak_rss_bytes, record.peak_device_bytes);
   }

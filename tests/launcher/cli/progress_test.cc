@@ -90,6 +90,7 @@ TEST(Progress, TheMfuIsToldWhereThePeakIsKnown) {
   Progress progress(2, 1, out, mfu);
   StepRecord record = step(1);
   record.step_time_s = 1;
+  record.data_wait_s = 0.05;
   progress.step_end(record);
   EXPECT_THAT(out.str(), HasSubstr("tokens/s  MFU 50.0 %  peak "));
   record = step(2);
@@ -99,6 +100,8 @@ TEST(Progress, TheMfuIsToldWhereThePeakIsKnown) {
   report.ranks.resize(1);
   report.ranks[0].peak[TierId::kDevice] = 2000;
   EXPECT_THAT(progress.summary(report, 0), HasSubstr("tokens/s, MFU 31.2 %; loss"));
+  EXPECT_THAT(
+      progress.summary(report, 0), HasSubstr("; 1.25 % of the steps' time waiting for data"));
   Progress other(1, 1, out);
   other.step_end(step(1));
   EXPECT_THAT(

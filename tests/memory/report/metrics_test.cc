@@ -32,6 +32,7 @@ StepRecord a_record() {
       .skipped = false,
       .tokens = int64_t{1} << 53,
       .step_time_s = 0.25,
+      .data_wait_s = 0.125,
       .tokens_per_s = 4096.5,
       .peak_device_bytes = (int64_t{1} << 62) + 1,
       .peak_rss_bytes = 7};
@@ -77,6 +78,7 @@ TEST(JsonLine, HasEveryFieldOnceAndLosesNoBit) {
           "skipped",
           "tokens",
           "step_time_s",
+          "data_wait_s",
           "tokens_per_s",
           "peak_device_bytes",
           "peak_rss_bytes"}));
@@ -86,6 +88,7 @@ TEST(JsonLine, HasEveryFieldOnceAndLosesNoBit) {
   EXPECT_EQ(json["learning_rate"].get<double>(), 2e-5);
   EXPECT_EQ(json["skipped"], false);
   EXPECT_EQ(json["tokens"].get<int64_t>(), record.tokens);
+  EXPECT_EQ(json["data_wait_s"].get<double>(), 0.125);
   EXPECT_EQ(json["tokens_per_s"].get<double>(), 4096.5);
   EXPECT_EQ(json["peak_device_bytes"].get<int64_t>(), record.peak_device_bytes);
 }
@@ -102,7 +105,7 @@ TEST(JsonLine, WhatIsNotFiniteIsNull) {
     EXPECT_TRUE(json["loss"].is_null());
     EXPECT_TRUE(json["grad_norm"].is_null());
     EXPECT_EQ(json["skipped"], true);
-    EXPECT_EQ(json.size(), 10U);
+    EXPECT_EQ(json.size(), 11U);
   }
 }
 
