@@ -141,25 +141,31 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
   LinkCosts links;
   if (ranks_.world() != nullptr) {
     compare_ranks();
-    groups_ = split_world(*ranks_.world(), mesh_);
     links = measure_links(*ranks_.world());
   }
-  choose_micro_batch(links);
+  choose_plan(links);
+  if (ranks_.world() != nullptr) {
+    groups_ = split_world(*ranks_.world(), mesh_);
+  }
   plan_all_windows();
 }
 
-/// The one with the fastest planned step. Larger ones are tried until one is slower, or too large.
-void Run::choose_micro_batch(const LinkCosts& links) {
-  const std::vector<int64_t> candidates = micro_batch_candidates(config_, batch_);
+/// Micro-batch and shared states of the fastest planned step. Larger micro-batches are tried until
+/// one is slower, or too large.
+void Run::choose_plan(const LinkCosts& links) {
   const auto budget = device_budget();
-  std::optional<int64_t> best;
-  double best_seconds = 0;
-  for (const int64_t candidate : candidates) {
+  std::optional<Chosen> best;
+  for (const int64_t candidate : micro_batch_candidates(config_, batch_)) {
     if (best) { // so that a block too large to be measured is found out
       memory_.set_limit(budget.bytes.value_or(std::numeric_limits<int64_t>::max()));
     }
     try {
-      plan_with(candidate, budget, links);
+      set_micro_batch(candidate);
+      Chosen chosen = plan_with(measure(), budget, links);
+      if (best && chosen.seconds > best->seconds) {
+        break;
+      }
+      best = std::move(chosen);
     } catch (const Error&) {
       if (!best) {
         throw;
@@ -167,24 +173,22 @@ void Run::choose_micro_batch(const LinkCosts& links) {
       ranks_.recover();
       break;
     }
-    if (best && full_report().seconds > best_seconds) {
-      break;
-    }
-    best = candidate;
-    best_seconds = full_report().seconds;
   }
   memory_.set_limit(std::numeric_limits<int64_t>::max());
-  if (!plans_ || batch_.micro != *best) {
-    plan_with(*best, budget, links);
-  }
+  set_micro_batch(best->micro_batch);
+  *config_.mutable_parallel() = best->parallel;
+  mesh_ = best->mesh;
+  plans_.emplace(std::move(best->plans));
 }
 
-/// Measures the blocks on a micro-batch of this size and plans a full step.
-void Run::plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkCosts& links) {
-  plans_.reset();
-  batches_->set_micro_batch_size(micro_batch);
-  batch_.accumulation = batch_.global / (micro_batch * batch_.data_parallel);
-  batch_.micro = micro_batch;
+void Run::set_micro_batch(int64_t samples) {
+  batches_->set_micro_batch_size(samples);
+  batch_.accumulation = batch_.global / (samples * batch_.data_parallel);
+  batch_.micro = samples;
+}
+
+/// What the blocks cost on a micro-batch; the same on all ranks.
+ModelCost Run::measure() {
   ModelCost cost;
   ranks_.together([&] {
     require_memory(
@@ -200,12 +204,47 @@ void Run::plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkC
   if (ranks_.world() != nullptr) {
     agree_on_cost(cost, *ranks_.world());
   }
+  return cost;
+}
+
+/// Plans a full step in each way of sharing states that is left open.
+Run::Chosen Run::plan_with(
+    const ModelCost& cost,
+    const DeviceBudget& budget,
+    const LinkCosts& links) {
+  std::optional<Chosen> best;
+  const auto consider = [&](const RunConfig::Parallel& parallel, bool last) {
+    RunConfig config = config_;
+    *config.mutable_parallel() = parallel;
+    const Mesh mesh = resolve_mesh(ranks_.size(), mesh_request(config));
+    PlanBook plans(config, cost, mesh, links, budget, batch_.micro);
+    try {
+      plans.plan(micro_batches());
+    } catch (const UserError&) {
+      if (last && !best) {
+        throw;
+      }
+      return false;
+    }
+    const double seconds = plans.report(micro_batches()).seconds;
+    // Nothing runs again, and updates are shared: those after it only exchange more.
+    const bool enough = plans.choice(micro_batches()).segments.empty() && parallel.zero() > 0;
+    if (!best || seconds < best->seconds) {
+      best.emplace(Chosen{batch_.micro, parallel, mesh, std::move(plans), seconds});
+    }
+    return enough;
+  };
   ranks_.together([&] {
     name_shortages(memory_, "planning a step", [&] {
-      plans_.emplace(config_, std::move(cost), mesh_, links, budget, micro_batch);
-      plans_->plan(micro_batches());
+      const auto candidates = parallel_candidates(config_, ranks_.size());
+      for (const RunConfig::Parallel& parallel : candidates) {
+        if (consider(parallel, &parallel == &candidates.back())) {
+          break;
+        }
+      }
     });
   });
+  return std::move(*best);
 }
 
 /// The same on all ranks.

@@ -139,8 +139,18 @@ class Run {
   void open();
   void compare_ranks();
   DeviceBudget device_budget();
-  void choose_micro_batch(const LinkCosts& links);
-  void plan_with(int64_t micro_batch, const DeviceBudget& budget, const LinkCosts& links);
+  /// A planned step, and what of the config led to it.
+  struct Chosen {
+    int64_t micro_batch;
+    RunConfig::Parallel parallel;
+    Mesh mesh;
+    PlanBook plans;
+    double seconds;
+  };
+  void choose_plan(const LinkCosts& links);
+  void set_micro_batch(int64_t samples);
+  ModelCost measure();
+  Chosen plan_with(const ModelCost& cost, const DeviceBudget& budget, const LinkCosts& links);
   void plan_all_windows();
   void allocate();
   RunParts parts();

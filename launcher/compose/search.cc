@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/compose/search.h>
 
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/memory/planners/chain_run.h>
 #include <palimpsest/memory/planners/dynamic_programming.h>
 #include <palimpsest/memory/planners/planner.h>
@@ -121,9 +122,11 @@ std::vector<StepChoice> simple_choices(const ModelCost& model, const Evaluate& e
     add("full", {.keep_last_segment = keep_last}, keep_last ? " but the last layer" : "");
   }
   for (const int setting : settings_up_to(layers)) {
-    add("uniform", {.segments = setting}, fmt::format(", {} segments", setting));
+    add("uniform", {.segments = setting}, fmt::format(", {}", counted(setting, "segment")));
     add("every_n", {.n = setting}, fmt::format(", n {}", setting));
-    add("key_layers", {.count = setting - 1}, fmt::format(", {} layers kept", setting - 1));
+    add("key_layers",
+        {.count = setting - 1},
+        fmt::format(", {} kept", counted(setting - 1, "layer")));
   }
   return choices;
 }

@@ -112,6 +112,31 @@ std::vector<int64_t> micro_batch_candidates(const RunConfig& config, const Batch
   return candidates;
 }
 
+std::vector<RunConfig::Parallel> parallel_candidates(const RunConfig& config, int ranks) {
+  const RunConfig::Parallel& given = config.parallel();
+  if (ranks == 1 || config.activation_checkpointing().policy() != "auto") {
+    return {given};
+  }
+  std::vector<RunConfig::Parallel> candidates;
+  for (int zero = 0; zero <= 3; ++zero) {
+    if (given.has_zero() && given.zero() != zero) {
+      continue;
+    }
+    candidates.push_back(given);
+    candidates.back().set_zero(zero);
+  }
+  const bool free = !given.has_prefetch() && !given.has_reshard_after_forward();
+  if (candidates.back().zero() == 3 && free) {
+    RunConfig::Parallel other = candidates.back();
+    other.set_reshard_after_forward(false);
+    candidates.insert(candidates.end() - 1, other);
+    other = candidates.back();
+    other.set_prefetch(0);
+    candidates.push_back(other);
+  }
+  return candidates;
+}
+
 MeshRequest mesh_request(const RunConfig& config) {
   MeshRequest request{.zero = static_cast<int>(config.parallel().zero())};
   request.stages = static_cast<int>(config.pipeline().stages());

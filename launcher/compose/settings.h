@@ -37,6 +37,12 @@ BatchSettings batch_settings(
 /// config says it, or leaves nothing to choose by.
 std::vector<int64_t> micro_batch_candidates(const RunConfig& config, const BatchSizes& sizes);
 
+/// The ways of sharing states that are tried, those that exchange least first: the config's one
+/// alone, unless several ranks let `auto` choose. Then, where parallel.zero is not given, all stages;
+/// and of stage 3, where nothing says when parameters are gathered, from all of the step down to just
+/// before their use.
+std::vector<RunConfig::Parallel> parallel_candidates(const RunConfig& config, int ranks);
+
 MeshRequest mesh_request(const RunConfig& config);
 
 OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config);

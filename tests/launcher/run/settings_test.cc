@@ -6,6 +6,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/config/loader.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -134,6 +135,31 @@ TEST(Settings, MicroBatchesToChooseFrom) {
   EXPECT_THAT(
       candidates({free, "training.global_batch_size=45", "memory.device_budget=1GiB"}),
       ElementsAre(1, 3, 5, 9, 15, 45));
+}
+
+// All stages where the config leaves it open; of stage 3 three ways of gathering.
+TEST(Settings, WaysOfSharingStatesToChooseFrom) {
+  const auto candidates = [](int ranks, const char* policy, const std::string& given) {
+    const RunConfig config = config_with(
+        {std::string("activation_checkpointing.policy=") + policy,
+         "parallel.replicate=null",
+         "parallel.shard=null",
+         "parallel.zero=" + given});
+    std::vector<std::string> texts;
+    for (const auto& one : parallel_candidates(config, ranks)) {
+      texts.push_back(fmt::format(
+          "{}{}{}",
+          one.zero(),
+          one.reshard_after_forward() ? "" : " kept",
+          one.has_prefetch() ? fmt::format(" {}", one.prefetch()) : ""));
+    }
+    return texts;
+  };
+  EXPECT_THAT(candidates(2, "auto", "null"), ElementsAre("0", "1", "2", "3 kept", "3", "3 0"));
+  EXPECT_THAT(candidates(1, "auto", "null"), ElementsAre("0"));
+  EXPECT_THAT(candidates(2, "full", "null"), ElementsAre("0"));
+  EXPECT_THAT(candidates(4, "auto", "2"), ElementsAre("2"));
+  EXPECT_THAT(candidates(4, "auto", "3"), ElementsAre("3 kept", "3", "3 0"));
 }
 
 TEST(Settings, OfTheOptimizerAndItsGroups) {
