@@ -67,6 +67,10 @@ class ParamUnit {
   int64_t held(int64_t elements) const {
     return codec_ == nullptr ? elements : codec_->held(elements);
   }
+  /// The other way round.
+  int64_t elements(int64_t entries) const {
+    return codec_ == nullptr ? entries : entries / codec_->entries() * codec_->block();
+  }
   int64_t held_bytes() const {
     return held(numel_) * static_cast<int64_t>(c10::elementSize(held_dtype()));
   }

@@ -161,6 +161,29 @@ std::vector<TensorDeclaration> decoder_tensors(const DecoderConfig& config) {
   return all;
 }
 
+LinearDeclaration linear_layer(const DecoderConfig& config, const TensorDeclaration& weight) {
+  constexpr std::string_view kWeight = ".weight";
+  const bool in_out = config.family->weights_in_out;
+  return {
+      .name = weight.name.substr(0, weight.name.size() - kWeight.size()),
+      .outputs = weight.shape[in_out ? 1 : 0],
+      .inputs = weight.shape[in_out ? 0 : 1]};
+}
+
+std::vector<LinearDeclaration> linear_layers(const DecoderConfig& config) {
+  std::vector<LinearDeclaration> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const AttentionTensors a = attention_tensors(config, layer);
+    const MlpTensors m = mlp_tensors(config, layer);
+    std::vector<TensorDeclaration> weights;
+    append(weights, {a.qkv, a.output, m.inner, m.down});
+    for (const TensorDeclaration& weight : weights) {
+      layers.push_back(linear_layer(config, weight));
+    }
+  }
+  return layers;
+}
+
 void settle_folder(HfFolder& folder, const DecoderConfig& config) {
   folder.settle_names(config.family->names->base);
   folder.settle_head(config.tie_word_embeddings, embedding_tensor(config).name);

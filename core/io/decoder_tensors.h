@@ -63,6 +63,16 @@ HeadTensors head_tensors(const DecoderConfig& config);
 /// All of them, in the order of the model. A tied model has no lm_head.weight.
 std::vector<TensorDeclaration> decoder_tensors(const DecoderConfig& config);
 
+/// A linear layer of attention or feed-forward; its weight is NAME.weight.
+struct LinearDeclaration {
+  std::string name;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+};
+LinearDeclaration linear_layer(const DecoderConfig& config, const TensorDeclaration& weight);
+/// All of them, in the order of the model.
+std::vector<LinearDeclaration> linear_layers(const DecoderConfig& config);
+
 /// Brings the names of a folder's tensors into those of decoder_tensors(): HfFolder::settle_names and
 /// settle_head.
 void settle_folder(HfFolder& folder, const DecoderConfig& config);

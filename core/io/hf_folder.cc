@@ -323,7 +323,7 @@ void write_hf_folder(
   for (const auto& [name, text] : layout.small_files) {
     write_small_file(folder.path() / name, text);
   }
-  write_file_atomically(folder.path() / kConfigName, layout.config_text);
+  write_file_atomically(folder.path() / layout.config_name, layout.config_text);
   int64_t largest = 0;
   int64_t parameters = 0;
   int64_t bytes = 0;

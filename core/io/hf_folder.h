@@ -119,6 +119,7 @@ struct HfFolderLayout {
   bool sharded = false; // write model.safetensors.index.json
   /// Tokenizer, generation config and chat templates: bytes by name, relative to the folder.
   std::map<std::string, std::string> small_files = {};
+  std::string config_name = "config.json";
 };
 
 /// The layout that gives `source` back: same files, tensors with their files' names, dtypes and

@@ -1,7 +1,6 @@
 #include <palimpsest/core/models/attention_block.h>
 
 #include <palimpsest/core/kernels/attention.h>
-#include <palimpsest/core/kernels/linear.h>
 #include <palimpsest/core/models/block_support.h>
 #include <palimpsest/core/models/weight_jobs.h>
 
@@ -95,7 +94,7 @@ class AttentionBlock::AttentionTape : public Tape {
     return result;
   }
 
-  at::Tensor normed; // [R,H]; full tapes only
+  at::Tensor normed; // [R,H]; full tapes only, where a gradient needs it
   at::Tensor statistics; // [R] or [R,2]
   at::Tensor qkv; // [R, (heads + 2 kv_heads) * D], rotated unless heads are normed
   Turned turned; // full tapes only
@@ -115,7 +114,7 @@ AttentionBlock::AttentionBlock(
     AttentionShape shape,
     AttentionWeights weights,
     std::shared_ptr<RotaryCache> rotary)
-    : shape_(shape), weights_(weights), rotary_(std::move(rotary)) {}
+    : shape_(shape), weights_(std::move(weights)), rotary_(std::move(rotary)) {}
 
 /// Norms each head of q and k, where the model does, and rotates. Without norms they are rotated in
 /// their place and the result is empty.
@@ -123,6 +122,15 @@ AttentionBlock::Turned AttentionBlock::turn(
     const at::Tensor& qkv,
     const at::Tensor& x,
     const BlockContext& context) const {
+  return turn(
+      qkv, x, rotary_ == nullptr ? nullptr : &rotary_->table(x.size(1)), positions_of(context));
+}
+
+AttentionBlock::Turned AttentionBlock::turn(
+    const at::Tensor& qkv,
+    const at::Tensor& x,
+    const kernels::RotaryTable* table,
+    const at::Tensor& positions) const {
   Turned turned;
   if (weights_.q_norm.present()) {
     turned.qk = at::empty(
@@ -136,10 +144,9 @@ AttentionBlock::Turned AttentionBlock::turn(
     turned.q_rstd = norm(to.q, from.q, weights_.q_norm);
     turned.k_rstd = norm(to.k, from.k, weights_.k_norm);
   }
-  if (rotary_ != nullptr) {
+  if (table != nullptr) {
     const at::Tensor& qk = turned.qk.defined() ? turned.qk : qkv;
-    kernels::rotary_forward_(
-        Heads(qk, qkv, x, shape_).rotated, rotary_->table(x.size(1)), positions_of(context));
+    kernels::rotary_forward_(Heads(qk, qkv, x, shape_).rotated, *table, positions);
   }
   return turned;
 }
@@ -155,8 +162,8 @@ ForwardResult AttentionBlock::forward(
   const at::Tensor& x = inputs[0];
   const at::Tensor rows = as_rows(x);
   auto [normed, statistics] = weights_.norm.forward(rows);
-  at::Tensor qkv = kernels::linear_forward(normed, weights_.qkv.view(), weights_.qkv_bias.view());
-  if (request.tape != TapeMode::kFull) {
+  at::Tensor qkv = weights_.qkv.forward(normed, context);
+  if (request.tape != TapeMode::kFull || !weights_.qkv.backward_reads_input()) {
     normed.reset();
   }
   Turned turned = turn(qkv, x, context);
@@ -191,9 +198,9 @@ ForwardResult AttentionBlock::forward(
     result.values = {project_residual(
         attention.out.view({rows.size(0), shape_.num_heads * shape_.head_dim}),
         weights_.output,
-        weights_.output_bias,
         x,
-        dropout_use(shape_.residual_dropout, shape_.block, kResidual, context))};
+        dropout_use(shape_.residual_dropout, shape_.block, kResidual, context),
+        context)};
   }
   return result;
 }
@@ -213,16 +220,16 @@ Tensors AttentionBlock::AttentionTape::backward(
   const at::Tensor rows = as_rows(inputs[0]);
   at::Tensor dqkv = qkv_gradient(grad_outputs[0], inputs[0], context);
 
-  if (!normed.defined() && weights.qkv.trainable()) {
+  if (!normed.defined() && weights.qkv.backward_reads_input()) {
     normed = weights.norm.forward(rows).y;
   }
-  jobs_.linear(dqkv, normed, weights.qkv, weights.qkv_bias);
+  jobs_.linear(dqkv, normed, weights.qkv, context);
   normed.reset();
   if (!graded_ && !weights.norm.trainable()) {
     statistics.reset();
     return {at::Tensor()};
   }
-  const at::Tensor dnormed = kernels::linear_backward_input(dqkv, weights.qkv.view());
+  const at::Tensor dnormed = weights.qkv.backward_input(dqkv, context);
   dqkv.reset();
   const at::Tensor dx = jobs_.norm(
       dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
@@ -238,8 +245,8 @@ at::Tensor AttentionBlock::AttentionTape::attended_gradient(
   const at::Tensor branch = as_rows(
       branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, kResidual, context)));
   const int64_t width = shape.num_heads * shape.head_dim;
-  jobs_.linear(branch, attended.view({branch.size(0), width}), weights.output, weights.output_bias);
-  return kernels::linear_backward_input(branch, weights.output.view()).view(attended.sizes());
+  jobs_.linear(branch, attended.view({branch.size(0), width}), weights.output, context);
+  return weights.output.backward_input(branch, context).view(attended.sizes());
 }
 
 /// Back from the block's output to the gradient of q, k and v before norms and rotation. Frees what
@@ -286,6 +293,52 @@ at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
   return dqkv;
 }
 
+CacheShape AttentionBlock::cache_shape(at::ScalarType dtype, int64_t most) const {
+  return {
+      .kv_heads = shape_.num_kv_heads,
+      .head_dim = shape_.head_dim,
+      .window = shape_.window,
+      .dtype = dtype,
+      .most = most};
+}
+
+at::Tensor AttentionBlock::extend(const at::Tensor& x, CacheStep& step, const BlockContext& context)
+    const {
+  const at::Tensor rows = as_rows(x);
+  const at::Tensor in_a_row = rows.unsqueeze(0); // [1,R,H]
+  const int64_t sequences = std::ssize(step.caches);
+  const int64_t tokens = rows.size(0) / sequences; // of each
+  check(sequences == 1 || tokens == 1, "{} sequences of {} new tokens", sequences, tokens);
+  if (rotary_ != nullptr && !step.rotary) {
+    step.rotary = rotary_->rows(step.places);
+  }
+  const at::Tensor qkv = weights_.qkv.forward(weights_.norm.forward(rows).y, context);
+  const Turned turned = turn(qkv, in_a_row, step.rotary ? &*step.rotary : nullptr, {});
+  const Heads heads(turned.qk.defined() ? turned.qk : qkv, qkv, in_a_row, shape_);
+  std::vector<kernels::KeysAndValues> seen;
+  for (int64_t i = 0; i < sequences; ++i) {
+    LayerCache& cache = *step.caches[static_cast<size_t>(i)];
+    cache.append(
+        heads.k[0].narrow(0, i * tokens, tokens), heads.v[0].narrow(0, i * tokens, tokens));
+    seen.push_back(cache.seen(tokens));
+  }
+  const at::Tensor attended = tokens == 1
+      ? kernels::decode_attention(heads.q[0], seen, scale_of(shape_))
+      : kernels::attention_forward(
+            heads.q,
+            seen[0].k.unsqueeze(0),
+            seen[0].v.unsqueeze(0),
+            scale_of(shape_),
+            {.causal = true, .window = shape_.window})
+            .out;
+  return project_residual(
+      attended.view({rows.size(0), shape_.num_heads * shape_.head_dim}),
+      weights_.output,
+      x,
+      {},
+      context);
+}
+
 double AttentionBlock::forward_flops(TensorSpan inputs) const {
   const at::Tensor& x = inputs[0];
   const double positions = static_cast<double>(x.size(1));
@@ -297,22 +350,26 @@ double AttentionBlock::forward_flops(TensorSpan inputs) const {
   // scores, and the weighted sum
   const double scores =
       4 * q_width * static_cast<double>(kernels::causal_pairs(x.size(1), shape_.window));
-  return rows * products + static_cast<double>(x.size(0)) * scores;
+  return rows * products + static_cast<double>(x.size(0)) * scores +
+      weights_.qkv.adapter_flops(rows) + weights_.output.adapter_flops(rows);
 }
 
 double AttentionBlock::value_flops(TensorSpan inputs) const {
   const auto rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
-  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.num_heads * shape_.head_dim);
+  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.num_heads * shape_.head_dim) +
+      weights_.output.adapter_flops(rows);
 }
 
 std::string AttentionBlock::kind() const {
   return fmt::format(
-      "attention {} {}/{}x{}{}",
+      "attention {} {}/{}x{}{}{}{}",
       shape_.hidden_size,
       shape_.num_heads,
       shape_.num_kv_heads,
       shape_.head_dim,
-      shape_.window == 0 ? "" : fmt::format(" window {}", shape_.window));
+      shape_.window == 0 ? "" : fmt::format(" window {}", shape_.window),
+      weights_.qkv.kind(),
+      weights_.output.kind());
 }
 
 } // namespace palimpsest

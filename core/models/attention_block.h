@@ -3,25 +3,28 @@
 // Pre-norm self-attention of a decoder with its residual: x +
 // dropout(o_proj(attention(rotary(qkv(norm(x)))))).
 //
-//   AttentionBlock block(shape, {.norm = norm, .qkv = refs[1], .output = refs[3]}, rotary);
+//   AttentionBlock block(shape, {.norm = norm, .qkv = {.weight = refs[1]}, .output = {.weight = refs[3]}}, rotary);
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
 // Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape
 // owns the normed input, q, k and v, the attention's output and its logsumexp; a lean one redoes the
 // norm, with the same bits. q and k are owned after the rotation; where each head is normed before
-// it, they are owned as they were, by a full tape also after both. Nothing asked for (yields = {})
-// skips o_proj.
+// it, they are owned as they were, by a full tape also after both. What only gradients of
+// frozen parameters would need is not owned. Nothing asked for (yields = {}) skips o_proj.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/core/models/block_support.h>
+#include <palimpsest/core/models/kv_cache.h>
+#include <palimpsest/core/models/linear.h>
 #include <palimpsest/core/models/norm.h>
-#include <palimpsest/core/models/param_ref.h>
 #include <palimpsest/core/models/rotary_cache.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace palimpsest {
 
@@ -38,12 +41,17 @@ struct AttentionShape {
 
 struct AttentionWeights {
   Norm norm;
-  ParamRef qkv; // [(heads + 2 kv_heads) * head_dim, H]
-  ParamRef qkv_bias; // may be absent
+  Linear qkv; // [(heads + 2 kv_heads) * head_dim, H]
   Norm q_norm; // of each head before the rotation; may be absent, with k_norm
   Norm k_norm;
-  ParamRef output; // [H, heads * head_dim]
-  ParamRef output_bias; // may be absent
+  Linear output; // [H, heads * head_dim]
+};
+
+/// New tokens of sequences that are generated.
+struct CacheStep {
+  std::vector<LayerCache*> caches = {}; // of this block, one for each sequence
+  std::vector<TokenPlace> places = {}; // of each row of x
+  std::optional<kernels::RotaryTable> rotary = {}; // by row; made by the first block that rotates
 };
 
 class AttentionBlock : public Block {
@@ -63,11 +71,22 @@ class AttentionBlock : public Block {
   double value_flops(TensorSpan inputs) const override;
   std::string kind() const override;
 
+  /// What the cache of a sequence of at most so many tokens is like.
+  CacheShape cache_shape(at::ScalarType dtype, int64_t most) const;
+  /// x [B,T,H] -> [B,T,H]: T new tokens of one sequence, or one of each of B. They go on where the
+  /// caches end, and are appended to them.
+  at::Tensor extend(const at::Tensor& x, CacheStep& step, const BlockContext& context) const;
+
  private:
   class AttentionTape;
   struct Turned;
 
   Turned turn(const at::Tensor& qkv, const at::Tensor& x, const BlockContext& context) const;
+  Turned turn(
+      const at::Tensor& qkv,
+      const at::Tensor& x,
+      const kernels::RotaryTable* table,
+      const at::Tensor& positions) const;
   kernels::AttentionMask mask(const BlockContext& context) const {
     return {.causal = true, .window = shape_.window, .positions = positions_of(context)};
   }

@@ -4,12 +4,10 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/contracts/block.h>
-#include <palimpsest/core/kernels/dropout.h>
-#include <palimpsest/core/models/param_ref.h>
+#include <palimpsest/core/models/dropout_use.h>
+#include <palimpsest/core/models/linear.h>
 
 #include <ATen/core/Tensor.h>
-
-#include <cstdint>
 
 namespace palimpsest {
 
@@ -36,22 +34,13 @@ inline at::Tensor positions_of(const BlockContext& context) {
   return context.batch == nullptr ? at::Tensor() : context.batch->positions;
 }
 
-/// One use of dropout: off outside training.
-struct DropoutUse {
-  double p = 0;
-  kernels::DropoutKey key = {};
-  at::Tensor rows = {};
-};
-
-DropoutUse dropout_use(double p, uint32_t block, uint32_t call, const BlockContext& context);
-
-/// x [B,T,H] + dropout(branch [R,K] weight^T + bias): the end of a residual block.
+/// x [B,T,H] + dropout(layer(branch [R,K])): the end of a residual block.
 at::Tensor project_residual(
     const at::Tensor& branch,
-    const ParamRef& weight,
-    const ParamRef& bias,
+    const Linear& layer,
     const at::Tensor& x,
-    const DropoutUse& dropout);
+    const DropoutUse& dropout,
+    const BlockContext& context);
 
 /// The gradient [B,T,H] that enters the branch: dy under the same mask.
 at::Tensor branch_gradient(const at::Tensor& dy, const DropoutUse& dropout);

@@ -33,11 +33,17 @@ kernels::Activation activation_of(HiddenAct act) {
 
 namespace {
 
+/// Of a block's uses of randomness, the adapters' dropout comes behind the block's own.
+constexpr uint32_t kFirstAdapterCall = 16;
+
 class DecoderBuilder {
  public:
   DecoderBuilder(const DecoderConfig& config, const DecoderOptions& options)
       : config_(config), family_(*config.family), options_(options),
-        trainable_(options.trainable ? options.trainable : [](const std::string&) { return true; }),
+        trainable_([this](const std::string& name) {
+          const bool chosen = options_.adapters.layers.empty() || is_adapter(name);
+          return chosen && (!options_.trainable || options_.trainable(name));
+        }),
         rotary_(
             family_.rotary ? std::make_shared<RotaryCache>(
                                  config.rope,
@@ -59,7 +65,10 @@ class DecoderBuilder {
   }
 
  private:
-  BlockUnits units(const std::string& name, const std::vector<TensorGroup>& groups) {
+  BlockUnits units(
+      const std::string& name,
+      const std::vector<TensorGroup>& groups,
+      const std::shared_ptr<const ParamCodec>& codec = nullptr) {
     std::vector<std::vector<Parameter>> parameters;
     for (const TensorGroup& group : groups) {
       parameters.emplace_back();
@@ -67,7 +76,7 @@ class DecoderBuilder {
         parameters.back().push_back({.name = tensor.name, .shape = tensor.shape});
       }
     }
-    return add_units(chain_, name, parameters, options_.compute, trainable_);
+    return add_units(chain_, name, parameters, options_.compute, trainable_, codec);
   }
 
   /// A block that reads the one before it, and needs that again in its backward.
@@ -88,9 +97,49 @@ class DecoderBuilder {
   Norm norm(const ParamRef& gain, const ParamRef& bias) const {
     return {.gain = gain, .bias = bias, .kind = family_.norm, .eps = config_.norm_eps};
   }
-  /// A linear layer's weight as [out, in].
-  ParamRef weight(const ParamRef& stored) const {
-    return family_.weights_in_out ? stored.transposed() : stored;
+
+  /// The groups of the adapters of linear layers that are one product, A and B of each in turn.
+  void append_adapters(std::vector<TensorGroup>& groups, const TensorGroup& weights) const {
+    for (const TensorDeclaration& weight : weights) {
+      const LinearDeclaration layer = linear_layer(config_, weight);
+      const auto found = options_.adapters.layers.find(layer.name);
+      if (found != options_.adapters.layers.end()) {
+        const AdapterTensors pair = adapter_tensors(layer, found->second);
+        groups.push_back({pair.a});
+        groups.push_back({pair.b});
+      }
+    }
+  }
+
+  /// Those layers with their adapters, which are the refs from `next` on; that moves behind them.
+  Linear linear(
+      const ParamRef& weight,
+      const ParamRef& bias,
+      const TensorGroup& weights,
+      const std::vector<ParamRef>& refs,
+      size_t& next) const {
+    Linear layer{
+        .weight = family_.weights_in_out ? weight.transposed() : weight,
+        .bias = bias,
+        .adapters = {}};
+    int64_t first = 0;
+    for (const TensorDeclaration& declared : weights) {
+      const LinearDeclaration of = linear_layer(config_, declared);
+      const auto found = options_.adapters.layers.find(of.name);
+      if (found != options_.adapters.layers.end()) {
+        layer.adapters.push_back(
+            {.a = refs[next],
+             .b = refs[next + 1],
+             .first = first,
+             .scale = options_.adapters.scale(found->second),
+             .dropout = options_.adapters.dropout,
+             .block = next_block(),
+             .call = kFirstAdapterCall + static_cast<uint32_t>(next)});
+        next += 2;
+      }
+      first += of.outputs;
+    }
+    return layer;
   }
 
   ParamRef add_embedding() {
@@ -119,16 +168,19 @@ class DecoderBuilder {
 
   void add_attention(int64_t layer) {
     const AttentionTensors of = attention_tensors(config_, layer);
-    const BlockUnits made = units(
-        of.name,
-        {of.norm,
-         of.norm_bias,
-         of.qkv,
-         of.qkv_bias,
-         of.q_norm,
-         of.k_norm,
-         of.output,
-         of.output_bias});
+    std::vector<TensorGroup> groups = {
+        of.norm,
+        of.norm_bias,
+        of.qkv,
+        of.qkv_bias,
+        of.q_norm,
+        of.k_norm,
+        of.output,
+        of.output_bias};
+    size_t adapters = groups.size();
+    append_adapters(groups, of.qkv);
+    append_adapters(groups, of.output);
+    const BlockUnits made = units(of.name, groups, options_.frozen);
     const AttentionShape shape{
         .hidden_size = config_.hidden_size,
         .num_heads = config_.num_attention_heads,
@@ -140,19 +192,21 @@ class DecoderBuilder {
         .block = next_block()};
     const AttentionWeights weights{
         .norm = norm(made.refs[0], made.refs[1]),
-        .qkv = weight(made.refs[2]),
-        .qkv_bias = made.refs[3],
+        .qkv = linear(made.refs[2], made.refs[3], of.qkv, made.refs, adapters),
         .q_norm = norm(made.refs[4], {}),
         .k_norm = norm(made.refs[5], {}),
-        .output = weight(made.refs[6]),
-        .output_bias = made.refs[7]};
+        .output = linear(made.refs[6], made.refs[7], of.output, made.refs, adapters)};
     add(std::make_unique<AttentionBlock>(shape, weights, rotary_), of.name, made.units);
   }
 
   void add_mlp(int64_t layer) {
     const MlpTensors of = mlp_tensors(config_, layer);
-    const BlockUnits made =
-        units(of.name, {of.norm, of.norm_bias, of.inner, of.inner_bias, of.down, of.down_bias});
+    std::vector<TensorGroup> groups = {
+        of.norm, of.norm_bias, of.inner, of.inner_bias, of.down, of.down_bias};
+    size_t adapters = groups.size();
+    append_adapters(groups, of.inner);
+    append_adapters(groups, of.down);
+    const BlockUnits made = units(of.name, groups, options_.frozen);
     const MlpShape shape{
         .hidden_size = config_.hidden_size,
         .intermediate_size = config_.intermediate_size,
@@ -162,10 +216,8 @@ class DecoderBuilder {
         .block = next_block()};
     const MlpWeights weights{
         .norm = norm(made.refs[0], made.refs[1]),
-        .inner = weight(made.refs[2]),
-        .inner_bias = made.refs[3],
-        .down = weight(made.refs[4]),
-        .down_bias = made.refs[5]};
+        .inner = linear(made.refs[2], made.refs[3], of.inner, made.refs, adapters),
+        .down = linear(made.refs[4], made.refs[5], of.down, made.refs, adapters)};
     add(std::make_unique<MlpBlock>(shape, weights), of.name, made.units);
   }
 
@@ -210,12 +262,15 @@ void initialise_decoder(
   }
   const std::string output = fmt::format(".{}.weight", family.names->output);
   const std::string down = fmt::format(".{}.weight", family.names->down);
-  initialise(chain, source, seed, [&](const Parameter& parameter) -> Initial {
+  initialise(chain, source, seed, [&](const Parameter& parameter) -> std::optional<Initial> {
+    if (is_adapter(parameter.name)) {
+      return std::nullopt;
+    }
     if (parameter.shape.size() > 1) {
       const bool adds = parameter.name.ends_with(output) || parameter.name.ends_with(down);
-      return {.std = adds ? output_std : config.initializer_range};
+      return Initial{.std = adds ? output_std : config.initializer_range};
     }
-    return {.value = parameter.name.ends_with(".bias") ? 0.0 : gain};
+    return Initial{.value = parameter.name.ends_with(".bias") ? 0.0 : gain};
   });
 }
 

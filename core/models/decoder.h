@@ -13,6 +13,7 @@
 // blocks.
 
 #include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/io/adapter_set.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/kernels/activation.h>
@@ -22,6 +23,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace palimpsest {
 
@@ -30,6 +32,10 @@ struct DecoderOptions {
   double residual_dropout = 0; // of what attention and MLP add
   double embedding_dropout = 0;
   TrainableFilter trainable = {}; // empty: all parameters
+  /// Holds the layers' linear weights that are not trained; null: nothing does. Norms, biases,
+  /// embeddings and head stay as they are.
+  std::shared_ptr<const ParamCodec> frozen = {};
+  AdapterSet adapters = {}; // where there are some, they alone are trained
   int64_t head_chunk_bytes = int64_t{16} << 20; // of one chunk's logits
 };
 
@@ -40,6 +46,7 @@ Chain build_decoder(const DecoderConfig& config, const DecoderOptions& options =
 
 /// As transformers initialises the family: linear and embedding weights N(0, initializer_range^2),
 /// GPT-2's output projections smaller by sqrt(2 layers), biases 0, norm gains 1 (Gemma's 1 + 0).
+/// Adapters are left alone (initialise_adapters in weights.h).
 void initialise_decoder(
     Chain& chain,
     const DecoderConfig& config,

@@ -71,7 +71,8 @@ ForwardResult LinearBlock::forward(
     TensorSpan inputs,
     const ForwardRequest& request,
     const BlockContext& /*context*/) {
-  const bool keeps = request.tape == TapeMode::kFull && layer_.activation;
+  const bool keeps =
+      request.tape == TapeMode::kFull && layer_.activation && layer_.weight.trainable();
   const at::Tensor weight = layer_.weight.view();
   at::Tensor activated;
   if (yields(request) || keeps) {

@@ -1,6 +1,5 @@
 #include <palimpsest/core/models/mlp_block.h>
 
-#include <palimpsest/core/kernels/linear.h>
 #include <palimpsest/core/models/block_support.h>
 #include <palimpsest/core/models/weight_jobs.h>
 
@@ -32,10 +31,10 @@ class MlpBlock::MlpTape : public Tape {
     return result;
   }
 
-  at::Tensor normed; // [R,H]; full tapes only
+  at::Tensor normed; // [R,H]; full tapes only, where a gradient needs it
   at::Tensor statistics; // [R] or [R,2]
   at::Tensor inner; // [R,2I], [R,I] without a gate
-  at::Tensor activated; // [R,I]; full tapes only
+  at::Tensor activated; // [R,I]; full tapes only, where a gradient needs it
 
  private:
   at::Tensor inner_gradient(const at::Tensor& dy, const BlockContext& context);
@@ -55,14 +54,14 @@ ForwardResult MlpBlock::forward(
   }
   const at::Tensor& x = inputs[0];
   auto [normed, statistics] = weights_.norm.forward(as_rows(x));
-  at::Tensor inner =
-      kernels::linear_forward(normed, weights_.inner.view(), weights_.inner_bias.view());
+  at::Tensor inner = weights_.inner.forward(normed, context);
   const bool full = request.tape == TapeMode::kFull;
-  if (!full) {
+  const bool keeps_activated = full && weights_.down.backward_reads_input();
+  if (!full || !weights_.inner.backward_reads_input()) {
     normed.reset();
   }
   at::Tensor activated;
-  if (wanted || full) {
+  if (wanted || keeps_activated) {
     activated = shape_.gated ? kernels::glu_forward(inner, shape_.activation)
                              : kernels::activation_forward(inner, shape_.activation);
   }
@@ -74,16 +73,16 @@ ForwardResult MlpBlock::forward(
     tape->normed = std::move(normed);
     tape->statistics = std::move(statistics);
     tape->inner = std::move(inner);
-    tape->activated = full ? activated : at::Tensor();
+    tape->activated = keeps_activated ? activated : at::Tensor();
     result.tape = std::move(tape);
   }
   if (wanted) {
     result.values = {project_residual(
         activated,
         weights_.down,
-        weights_.down_bias,
         x,
-        dropout_use(shape_.residual_dropout, shape_.block, 0, context))};
+        dropout_use(shape_.residual_dropout, shape_.block, 0, context),
+        context)};
   }
   return result;
 }
@@ -103,16 +102,16 @@ Tensors MlpBlock::MlpTape::backward(
   const at::Tensor rows = as_rows(inputs[0]);
   at::Tensor dinner = inner_gradient(grad_outputs[0], context);
 
-  if (!normed.defined() && weights.inner.trainable()) {
+  if (!normed.defined() && weights.inner.backward_reads_input()) {
     normed = weights.norm.forward(rows).y;
   }
-  jobs_.linear(dinner, normed, weights.inner, weights.inner_bias);
+  jobs_.linear(dinner, normed, weights.inner, context);
   normed.reset();
   if (!graded_ && !weights.norm.trainable()) {
     statistics.reset();
     return {at::Tensor()};
   }
-  const at::Tensor dnormed = kernels::linear_backward_input(dinner, weights.inner.view());
+  const at::Tensor dnormed = weights.inner.backward_input(dinner, context);
   dinner.reset();
   const at::Tensor dx = jobs_.norm(
       dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
@@ -125,8 +124,8 @@ at::Tensor MlpBlock::MlpTape::inner_gradient(const at::Tensor& dy, const BlockCo
   const MlpWeights& weights = block_.weights_;
   const at::Tensor branch =
       as_rows(branch_gradient(dy, dropout_use(shape.residual_dropout, shape.block, 0, context)));
-  const at::Tensor dactivated = kernels::linear_backward_input(branch, weights.down.view());
-  const bool redo = !activated.defined() && weights.down.trainable();
+  const at::Tensor dactivated = weights.down.backward_input(branch, context);
+  const bool redo = !activated.defined() && weights.down.backward_reads_input();
   at::Tensor redone;
   at::Tensor dinner;
   if (shape.gated) {
@@ -142,29 +141,31 @@ at::Tensor MlpBlock::MlpTape::inner_gradient(const at::Tensor& dy, const BlockCo
     kernels::activation_backward(dactivated, std::exchange(inner, {}), shape.activation, dinner);
   }
   jobs_.linear(
-      branch,
-      redone.defined() ? redone : std::exchange(activated, {}),
-      weights.down,
-      weights.down_bias);
+      branch, redone.defined() ? redone : std::exchange(activated, {}), weights.down, context);
   return dinner;
 }
 
 double MlpBlock::forward_flops(TensorSpan inputs) const {
   const double rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
   const double products = shape_.gated ? 3 : 2;
-  return rows * 2 * products * static_cast<double>(shape_.hidden_size * shape_.intermediate_size);
+  return rows * 2 * products * static_cast<double>(shape_.hidden_size * shape_.intermediate_size) +
+      weights_.inner.adapter_flops(rows) + weights_.down.adapter_flops(rows);
 }
 
 double MlpBlock::value_flops(TensorSpan inputs) const {
-  return forward_flops(inputs) / (shape_.gated ? 3 : 2);
+  const double rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
+  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.intermediate_size) +
+      weights_.down.adapter_flops(rows);
 }
 
 std::string MlpBlock::kind() const {
   return fmt::format(
-      "mlp {} {}{}",
+      "mlp {} {}{}{}{}",
       shape_.hidden_size,
       shape_.intermediate_size,
-      shape_.gated ? "" : " without gate");
+      shape_.gated ? "" : " without gate",
+      weights_.inner.kind(),
+      weights_.down.kind());
 }
 
 } // namespace palimpsest

@@ -3,21 +3,22 @@
 // Pre-norm feed-forward with its residual: x + dropout(down(act(gate(norm(x))) * up(norm(x)))), or
 // without gate x + dropout(down(act(inner(norm(x))))).
 //
-//   MlpBlock block(shape, {.norm = norm, .inner = refs[1], .down = refs[3]});
+//   MlpBlock block(shape, {.norm = norm, .inner = {.weight = refs[1]}, .down = {.weight = refs[3]}});
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
 // Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape
 // owns the normed input, the inner layers' outputs and what the activation makes of them; a lean
-// one owns the inner outputs and redoes the others, with the same bits. Nothing asked for (yields =
-// {}) skips the down projection.
+// one owns the inner outputs and redoes the others, with the same bits. What only gradients of
+// frozen parameters would need is not owned. Nothing asked for (yields = {}) skips the down projection.
 
 #include <palimpsest/core/contracts/block.h>
 #include <palimpsest/core/kernels/activation.h>
+#include <palimpsest/core/models/linear.h>
 #include <palimpsest/core/models/norm.h>
-#include <palimpsest/core/models/param_ref.h>
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace palimpsest {
 
@@ -32,15 +33,13 @@ struct MlpShape {
 
 struct MlpWeights {
   Norm norm;
-  ParamRef inner; // [2I, H], gate first; [I, H] without a gate
-  ParamRef inner_bias; // may be absent
-  ParamRef down; // [H, I]
-  ParamRef down_bias; // may be absent
+  Linear inner; // [2I, H], gate first; [I, H] without a gate
+  Linear down; // [H, I]
 };
 
 class MlpBlock : public Block {
  public:
-  MlpBlock(MlpShape shape, MlpWeights weights) : shape_(shape), weights_(weights) {}
+  MlpBlock(MlpShape shape, MlpWeights weights) : shape_(shape), weights_(std::move(weights)) {}
 
   ForwardResult forward(
       TensorSpan inputs,

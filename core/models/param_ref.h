@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ class ParamRef {
   }
   /// Size of the fused first dimension as it is stored, known while the unit is not gathered too. Not for scalars.
   int64_t rows() const;
+  int64_t numel() const;
   /// The fused parameters, undefined where absent. InternalError while the unit is not gathered.
   at::Tensor view() const {
     return present() ? turned(unit_->view(first_, count_)) : at::Tensor();
@@ -78,14 +80,16 @@ struct BlockUnits {
   std::vector<int> units; // their numbers in the chain
 };
 
-/// Adds a block's parameters to the chain: one unit for the trained ones (named `name`) and one for
-/// the frozen ones (`name`.frozen), either absent where empty. A group becomes one fused view; a
-/// filter that splits a group is a UserError.
+/// Adds a block's parameters to the chain: one unit for the trained ones (named `name`), one for the
+/// frozen ones (`name`.frozen) and, where there is a codec, one that it holds (`name`.frozen.nf4) for
+/// frozen matrices; each absent where empty. A group becomes one fused view; a filter that splits a
+/// group is a UserError.
 BlockUnits add_units(
     Chain& chain,
     const std::string& name,
     const std::vector<std::vector<Parameter>>& groups,
     at::ScalarType dtype,
-    const TrainableFilter& trainable);
+    const TrainableFilter& trainable,
+    std::shared_ptr<const ParamCodec> codec = nullptr);
 
 } // namespace palimpsest

@@ -24,6 +24,28 @@ void WeightJobs::linear(
   }
 }
 
+void WeightJobs::linear(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const Linear& layer,
+    const BlockContext& context) {
+  linear(dy, x, layer.weight, layer.bias);
+  for (const Adapter& adapter : layer.adapters) {
+    const DropoutUse dropout = adapter.dropout_use(context);
+    if (adapter.b.trainable()) {
+      linear(adapter.outputs(dy), adapter.narrowed(x, dropout), adapter.b);
+    }
+    if (adapter.a.trainable()) {
+      submit(
+          {.kind = Kind::kLinear,
+           .gradient = adapter.narrowed_gradient(dy),
+           .operand = x,
+           .parameter = adapter.a,
+           .dropout = dropout});
+    }
+  }
+}
+
 void WeightJobs::embedding(
     const at::Tensor& ids,
     const at::Tensor& dy,
@@ -110,7 +132,11 @@ void WeightJobs::execute(const Job& job) {
     case Kind::kLinear: {
       const bool store = job.parameter.grad_is_fresh() && job.bias.grad_is_fresh();
       kernels::linear_backward_weight(
-          job.gradient, job.operand, job.parameter.grad(store), job.bias.grad(store), store);
+          job.gradient,
+          dropped(job.operand, job.dropout),
+          job.parameter.grad(store),
+          job.bias.grad(store),
+          store);
       break;
     }
     case Kind::kEmbedding:

@@ -11,6 +11,9 @@
 // Both ways make the same calls in the same order, so they give the same bits. What is queued is
 // owned here (about as much as the block's full tape); frozen parameters queue and cost nothing.
 
+#include <palimpsest/core/contracts/block.h>
+#include <palimpsest/core/models/dropout_use.h>
+#include <palimpsest/core/models/linear.h>
 #include <palimpsest/core/models/norm.h>
 #include <palimpsest/core/models/param_ref.h>
 
@@ -32,6 +35,14 @@ class WeightJobs {
       const at::Tensor& x,
       const ParamRef& weight,
       const ParamRef& bias = {});
+
+  /// The same, and of the layer's adapters: what is as wide as their rank is made now, while their
+  /// parameters are there.
+  void linear(
+      const at::Tensor& dy,
+      const at::Tensor& x,
+      const Linear& layer,
+      const BlockContext& context);
 
   /// Of rows looked up by ids [R] and multiplied by `scale`: dy [R,H].
   void embedding(
@@ -74,6 +85,7 @@ class WeightJobs {
     ParamRef parameter = {};
     ParamRef bias = {};
     double scale = 1;
+    DropoutUse dropout = {}; // of the operand
   };
   void submit(Job job);
   static void execute(const Job& job);

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -22,20 +23,24 @@ struct Piece {
   int64_t first = 0; // its first element's number in the parameter
 };
 
-template <typename Visit>
-void for_each_piece(const Chain& chain, const UnitSource& source, Visit visit) {
-  for (size_t unit = 0; unit < chain.units.size(); ++unit) {
-    const UnitValues held = source(static_cast<int>(unit));
-    const int64_t held_end = held.begin + held.values.numel();
-    for (const Parameter& parameter : chain.units[unit]->parameters()) {
-      const int64_t begin = std::max(parameter.offset, held.begin);
-      const int64_t end = std::min(parameter.offset + parameter.numel, held_end);
-      if (begin < end) {
-        visit(Piece{
-            .parameter = parameter,
-            .values = held.values.narrow(0, begin - held.begin, end - begin),
-            .first = begin - parameter.offset});
-      }
+constexpr int64_t kPart = int64_t{1} << 20; // elements worked on at a time
+
+/// Has `fill` set a piece that a codec holds, part by part as fp32, unless it has nothing for it.
+void fill_coded(const ParamCodec& codec, const Piece& held, int64_t count, const FillValues& fill) {
+  const at::Tensor buffer = at::empty({std::min(kPart, count)}, at::kFloat);
+  for (int64_t begin = 0; begin < count; begin += kPart) {
+    const at::Tensor values = buffer.narrow(0, 0, std::min(kPart, count - begin));
+    if (!fill(held.parameter, held.first + begin, values)) {
+      return;
+    }
+    const at::Tensor part = held.values.narrow(0, codec.held(begin), codec.held(values.numel()));
+    if (!codec.encode(values, part)) {
+      throw UserError(
+          "{} has a value that is not finite or too large, so it cannot be held in {}; give "
+          "another "
+          "precision.frozen",
+          held.parameter.name,
+          codec.name());
     }
   }
 }
@@ -44,7 +49,6 @@ void for_each_piece(const Chain& chain, const UnitSource& source, Visit visit) {
 /// aligned to nothing, hence the buffer.
 template <typename Bytes, typename Copy>
 void in_parts(const at::Tensor& values, at::ScalarType dtype, Bytes bytes, Copy copy) {
-  constexpr int64_t kPart = int64_t{1} << 20;
   const at::Tensor buffer =
       at::empty({std::min(kPart, values.numel())}, at::TensorOptions().dtype(dtype));
   const auto width = static_cast<int64_t>(buffer.element_size());
@@ -55,6 +59,22 @@ void in_parts(const at::Tensor& values, at::ScalarType dtype, Bytes bytes, Copy 
         buffer.narrow(0, 0, count),
         bytes.subspan(static_cast<size_t>(begin * width), static_cast<size_t>(count * width)));
   }
+}
+
+/// Sets elements from number `first` on from the whole tensor's bytes.
+void read(
+    const StoredTensor& stored,
+    std::span<const std::byte> whole,
+    int64_t first,
+    const at::Tensor& values) {
+  const at::ScalarType dtype = scalar_type(stored);
+  const auto width = static_cast<int64_t>(c10::elementSize(dtype));
+  const auto bytes = whole.subspan(
+      static_cast<size_t>(first * width), static_cast<size_t>(values.numel() * width));
+  in_parts(values, dtype, bytes, [](const auto& own, const auto& buffer, auto part) {
+    std::memcpy(buffer.mutable_data_ptr(), part.data(), part.size());
+    own.copy_(buffer);
+  });
 }
 
 } // namespace
@@ -72,20 +92,72 @@ at::ScalarType scalar_type(const TensorDeclaration& tensor) {
   }
 }
 
+void fill_parameters(const Chain& chain, const UnitSource& source, const FillValues& fill) {
+  for (size_t number = 0; number < chain.units.size(); ++number) {
+    const ParamUnit& unit = *chain.units[number];
+    const UnitValues held = source(static_cast<int>(number));
+    const int64_t held_end = held.begin + unit.elements(held.values.numel());
+    for (const Parameter& parameter : unit.parameters()) {
+      const int64_t begin = std::max(parameter.offset, held.begin);
+      const int64_t end = std::min(parameter.offset + parameter.numel, held_end);
+      if (begin >= end) {
+        continue;
+      }
+      const Piece piece{
+          .parameter = parameter,
+          .values = held.values.narrow(0, unit.held(begin - held.begin), unit.held(end - begin)),
+          .first = begin - parameter.offset};
+      if (unit.codec() == nullptr) {
+        fill(parameter, piece.first, piece.values);
+      } else {
+        fill_coded(*unit.codec(), piece, end - begin, fill);
+      }
+    }
+  }
+}
+
+at::Tensor numbers_in(const ParamUnit& unit, const at::Tensor& held) {
+  if (unit.codec() == nullptr) {
+    return held;
+  }
+  at::Tensor values = at::empty({unit.elements(held.numel())}, at::kFloat);
+  unit.codec()->decode(held, values);
+  return values;
+}
+
 void initialise(
     Chain& chain,
     const UnitSource& source,
     uint64_t seed,
-    const std::function<Initial(const Parameter&)>& rule) {
-  for_each_piece(chain, source, [&](const Piece& piece) {
-    const Initial initial = rule(piece.parameter);
-    if (initial.std == 0) {
-      piece.values.fill_(initial.value);
-      return;
+    const std::function<std::optional<Initial>(const Parameter&)>& rule) {
+  fill_parameters(
+      chain, source, [&](const Parameter& parameter, int64_t first, const at::Tensor& values) {
+        const std::optional<Initial> initial = rule(parameter);
+        if (!initial) {
+          return false;
+        }
+        const std::string& name = parameter.name;
+        const uint64_t stream = XXH3_64bits(name.data(), name.size());
+        if (initial->std != 0) {
+          kernels::normal_fill(values, initial->std, seed, stream, first);
+        } else if (initial->bound != 0) {
+          kernels::uniform_fill(values, initial->bound, seed, stream, first);
+        } else {
+          values.fill_(initial->value);
+        }
+        return true;
+      });
+}
+
+void initialise_adapters(Chain& chain, uint64_t seed, const UnitSource& source) {
+  initialise(chain, source, seed, [](const Parameter& parameter) -> std::optional<Initial> {
+    if (!is_adapter(parameter.name)) {
+      return std::nullopt;
     }
-    const std::string& name = piece.parameter.name;
-    kernels::normal_fill(
-        piece.values, initial.std, seed, XXH3_64bits(name.data(), name.size()), piece.first);
+    // PyTorch's kaiming_uniform with a = sqrt(5) has this bound
+    const bool is_a = parameter.name.ends_with(".lora_A.weight");
+    return is_a ? Initial{.bound = 1 / std::sqrt(static_cast<double>(parameter.shape[1]))}
+                : Initial{};
   });
 }
 
@@ -93,8 +165,10 @@ std::vector<TensorDeclaration> declarations(const Chain& chain) {
   std::vector<TensorDeclaration> result;
   for (const auto& unit : chain.units) {
     for (const Parameter& parameter : unit->parameters()) {
-      result.push_back(
-          {.name = parameter.name, .dtype = StoredDtype::F32, .shape = parameter.shape});
+      if (!is_adapter(parameter.name)) {
+        result.push_back(
+            {.name = parameter.name, .dtype = StoredDtype::F32, .shape = parameter.shape});
+      }
     }
   }
   return result;
@@ -102,20 +176,28 @@ std::vector<TensorDeclaration> declarations(const Chain& chain) {
 
 void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source) {
   folder.compare_with(declarations(chain));
-  for_each_piece(chain, source, [&](const Piece& piece) {
-    const StoredTensor& stored = folder.at(piece.parameter.name);
-    const at::ScalarType dtype = scalar_type(stored);
-    const auto width = static_cast<int64_t>(c10::elementSize(dtype));
-    const auto bytes = folder.bytes(piece.parameter.name)
-                           .subspan(
-                               static_cast<size_t>(piece.first * width),
-                               static_cast<size_t>(piece.values.numel() * width));
-    in_parts(piece.values, dtype, bytes, [](const auto& values, const auto& buffer, auto part) {
-      std::memcpy(buffer.mutable_data_ptr(), part.data(), part.size());
-      values.copy_(buffer);
-    });
-    folder.forget(piece.parameter.name);
-  });
+  fill_parameters(
+      chain, source, [&](const Parameter& parameter, int64_t first, const at::Tensor& values) {
+        const std::string& name = parameter.name;
+        const bool wanted = !is_adapter(name);
+        if (wanted) {
+          read(folder.at(name), folder.bytes(name), first, values);
+          folder.forget(name);
+        }
+        return wanted;
+      });
+}
+
+void load_adapters(const PeftFolder& folder, Chain& chain, const UnitSource& source) {
+  fill_parameters(
+      chain, source, [&](const Parameter& parameter, int64_t first, const at::Tensor& values) {
+        const std::string& name = parameter.name;
+        const bool wanted = is_adapter(name);
+        if (wanted) {
+          read(folder.at(name), folder.bytes(name), first, values);
+        }
+        return wanted;
+      });
 }
 
 TensorFiller export_filler(const Chain& chain, UnitSource source) {
@@ -144,6 +226,14 @@ TensorFiller export_filler(const Chain& chain, UnitSource source) {
           buffer.copy_(part);
           std::memcpy(out.data(), buffer.const_data_ptr(), out.size());
         });
+  };
+}
+
+TensorFiller adapter_filler(TensorFiller model) {
+  return [model = std::move(model)](const StoredTensor& stored, std::span<std::byte> bytes) {
+    StoredTensor named = stored;
+    named.name = peft_parameter(stored.name);
+    model(named, bytes);
   };
 }
 

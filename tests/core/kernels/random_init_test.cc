@@ -44,5 +44,20 @@ TEST(RandomInitTest, OtherDtypesAreRoundedFromFp32) {
   EXPECT_TRUE(same_bits(values, normals(67, 3).to(at::kBFloat16)));
 }
 
+TEST(RandomInitTest, UniformNumbersFillTheirIntervalAndDoNotDependOnShards) {
+  const at::Tensor whole = at::empty({1 << 20}, at::kFloat);
+  uniform_fill(whole, 0.5, 42, 3);
+  const at::Tensor z = whole.to(at::kDouble);
+  const double root = std::sqrt(static_cast<double>(z.numel()));
+  EXPECT_LE(z.abs().max().item<double>(), 0.5);
+  EXPECT_GT(z.abs().max().item<double>(), 0.4999);
+  EXPECT_NEAR(z.mean().item<double>(), 0, 5 * std::sqrt(1.0 / 12) / root);
+  EXPECT_NEAR((z * z).mean().item<double>(), 1.0 / 12, 5 * std::sqrt(1.0 / 180) / root);
+  EXPECT_NEAR((z * z.roll(1)).mean().item<double>(), 0, 5.0 / 12 / root);
+  const at::Tensor shard = at::empty({5001}, at::kFloat);
+  uniform_fill(shard, 0.5, 42, 3, 4099);
+  EXPECT_TRUE(same_bits(shard, whole.narrow(0, 4099, 5001)));
+}
+
 } // namespace
 } // namespace palimpsest::kernels

@@ -51,7 +51,8 @@ void stash_and_fetch(Tape& tape) {
 ChainDriver::ChainDriver(Chain chain) : chain_(std::move(chain)) {
   for (const auto& unit : chain_.units) {
     const int64_t padded = unit->numel() + 5; // as if padded to a group
-    unit->bind_data(at::zeros({padded}, at::TensorOptions().dtype(unit->dtype())));
+    const int64_t held = unit->held(unit->numel()) + 5;
+    unit->bind_data(at::zeros({held}, at::TensorOptions().dtype(unit->held_dtype())));
     if (unit->trainable()) {
       unit->bind_grad(at::zeros({padded}));
     }
@@ -198,7 +199,8 @@ void ChainDriver::rebind_parameters() {
   for (const auto& unit : chain_.units) {
     const at::Tensor old = unit->data();
     unit->bind_data(old.clone());
-    old.fill_(1e30); // whoever still reads it will show
+    const bool wide = old.scalar_type() == at::kFloat || old.scalar_type() == at::kBFloat16;
+    old.fill_(wide ? 1e30 : 99); // whoever still reads it will show
   }
 }
 
@@ -299,6 +301,19 @@ MicroBatch rows_of(const MicroBatch& batch, int64_t begin, int64_t count) {
       : part.labels.numel();
   part.token_count = part.inputs.numel();
   return part;
+}
+
+MicroBatch in_one_row(const MicroBatch& apart) {
+  constexpr int64_t kPadding = 3;
+  const at::Tensor padding = at::zeros({1, kPadding}, at::kLong);
+  const at::Tensor places = at::arange(apart.inputs.size(1), at::kLong).unsqueeze(0);
+  MicroBatch packed = apart;
+  packed.inputs = at::cat({apart.inputs.reshape({1, -1}), padding}, 1);
+  packed.labels = at::cat({apart.labels.reshape({1, -1}), padding.add(kIgnoredLabel)}, 1);
+  packed.positions = at::cat(
+      {places.repeat({1, apart.inputs.size(0)}), at::arange(kPadding, at::kLong).unsqueeze(0)}, 1);
+  packed.rows = apart.rows.narrow(0, 0, 1);
+  return packed;
 }
 
 double relative_difference(const at::Tensor& a, const at::Tensor& b) {

@@ -82,6 +82,9 @@ MicroBatch token_batch(
 /// Rows [begin, begin + count) of a micro-batch.
 MicroBatch rows_of(const MicroBatch& batch, int64_t begin, int64_t count);
 
+/// All sequences of a micro-batch packed into one row, with three tokens of padding behind them.
+MicroBatch in_one_row(const MicroBatch& apart);
+
 /// The largest difference relative to the largest value: max |a - b| / max |b|.
 double relative_difference(const at::Tensor& a, const at::Tensor& b);
 

@@ -2,18 +2,13 @@
 // Sequences that share a row give what they give in rows of their own.
 
 #include <palimpsest/tests/core/models/chain_driver.h>
+#include <palimpsest/tests/support/models/golden_models.h>
 
 #include <palimpsest/core/io/hf_folder.h>
 #include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/models/head_block.h>
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/zeros.h>
-
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 namespace palimpsest {
 namespace {
@@ -33,20 +28,6 @@ class Packed : public testing::TestWithParam<const char*> {
   at::Tensor golden(const std::string& name) const {
     return read_tensor(model_folder(GetParam()) + "/golden.safetensors", name);
   }
-  /// Both sequences of the reference in one row, and some padding.
-  MicroBatch in_one_row() const {
-    constexpr int64_t kPadding = 3;
-    const int64_t length = apart_.inputs.size(1);
-    const at::Tensor padding = at::zeros({1, kPadding}, at::kLong);
-    const at::Tensor places = at::arange(length, at::kLong).unsqueeze(0);
-    MicroBatch packed = apart_;
-    packed.inputs = at::cat({apart_.inputs.reshape({1, -1}), padding}, 1);
-    packed.labels = at::cat({apart_.labels.reshape({1, -1}), padding.add(kIgnoredLabel)}, 1);
-    packed.positions = at::cat({places, places, at::arange(kPadding, at::kLong).unsqueeze(0)}, 1);
-    packed.rows = apart_.rows.narrow(0, 0, 1);
-    return packed;
-  }
-
   HfFolder folder_;
   DecoderConfig config_;
   ChainDriver driver_;
@@ -54,7 +35,7 @@ class Packed : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(Packed, LogitsLossAndEveryGradient) {
-  const MicroBatch packed = in_one_row();
+  const MicroBatch packed = in_one_row(apart_);
   const int64_t tokens = apart_.inputs.numel();
   const double loss = golden("loss").item<double>();
   for (const bool recompute : {false, true}) {
@@ -76,24 +57,7 @@ TEST_P(Packed, LogitsLossAndEveryGradient) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models,
-    Packed,
-    testing::Values(
-        "llama-tiny",
-        "llama3-rope",
-        "mistral-tiny",
-        "qwen2-tiny",
-        "qwen3-tiny",
-        "gemma-tiny",
-        "gpt2-tiny",
-        "mistral-window",
-        "qwen2-window"),
-    [](const auto& test) {
-      std::string name = test.param;
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, Packed, ::testing::ValuesIn(kGoldenModels), golden_model_name);
 
 } // namespace
 } // namespace palimpsest
