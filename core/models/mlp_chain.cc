@@ -34,7 +34,8 @@ Chain build_mlp_chain(const MlpChainConfig& config) {
     if (config.bias) {
       groups.back().push_back({.name = name + ".bias", .shape = {out}});
     }
-    const BlockUnits made = add_units(chain, name, groups, config.compute, trainable);
+    const BlockUnits made =
+        add_units(chain, name, groups, config.compute, trainable, config.frozen);
     LinearLayer linear{.weight = made.refs[0], .bias = made.refs[1], .activation = {}};
     if (layer > 0) {
       linear.activation = config.activation;

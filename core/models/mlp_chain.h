@@ -16,6 +16,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace palimpsest {
@@ -26,6 +27,7 @@ struct MlpChainConfig {
   bool bias = true;
   at::ScalarType compute = at::kFloat;
   TrainableFilter trainable = {}; // empty: all parameters
+  std::shared_ptr<const ParamCodec> frozen = {}; // holds the weights that are not trained
 };
 
 /// UserError where there are fewer than two widths or one is not positive.
