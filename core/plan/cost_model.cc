@@ -96,7 +96,7 @@ void ModelCost::validate() const {
       throw UserError("unit {}: a size is negative", unit.name);
     }
     const auto uneven = [&](int64_t bytes) {
-      return unit.elements != 0 && bytes % unit.elements != 0;
+      return unit.elements != 0 && bytes * kByteBlock % unit.elements != 0;
     };
     if (unit.elements < 0 || uneven(unit.parameter_bytes) || uneven(unit.gradient_bytes) ||
         uneven(unit.state_bytes)) {

@@ -41,12 +41,15 @@ struct BlockRange {
   }
 };
 
+/// Elements that a border between shards never parts, which take whole bytes where one may not.
+inline constexpr int64_t kByteBlock = 64;
+
 /// What is sharded, gathered, reduced and updated as one. Bytes are those of the whole, not of a
 /// shard.
 struct UnitCost {
   std::string name{};
   int64_t elements = 0; ///< of its parameters; 0: not known, so shards are cut to a byte, unpadded
-  int64_t parameter_bytes = 0; ///< in the dtype that blocks compute with
+  int64_t parameter_bytes = 0; ///< as they are held: whole bytes for each kByteBlock elements
   int64_t gradient_bytes = 0; ///< of the accumulation buffer
   int64_t state_bytes = 0; ///< master weights and moments
   bool frozen = false; ///< no gradient, no state

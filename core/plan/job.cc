@@ -233,12 +233,14 @@ UnitLayout Job::layout(int unit) const {
 int64_t Job::unit_size(const Slot& slot) const {
   const UnitCost& unit = model().units[at(slot.owner)];
   const UnitLayout cut = layout(slot.owner);
+  const auto of = [&](int64_t bytes, int64_t elements) {
+    return bytes * kByteBlock / unit.elements * elements / kByteBlock;
+  };
   const auto whole = [&](int64_t bytes) {
-    return unit.elements == 0 ? bytes : bytes / unit.elements * cut.whole();
+    return unit.elements == 0 ? bytes : of(bytes, cut.whole());
   };
   const auto part = [&](int64_t bytes, int64_t elements) {
-    return unit.elements == 0 ? (bytes + mesh().shard - 1) / mesh().shard
-                              : bytes / unit.elements * elements;
+    return unit.elements == 0 ? (bytes + mesh().shard - 1) / mesh().shard : of(bytes, elements);
   };
   switch (slot.kind) {
     case SlotKind::kParam:

@@ -137,6 +137,21 @@ TEST(Job, SlotNumbersAreDenseAndDistinct) {
   EXPECT_EQ(static_cast<int>(seen.size()), job.slot_count());
 }
 
+// 6,400 elements in 36 bytes each 64: on two ranks 4,096 and the rest, both padded to 4,096.
+TEST(Job, CodesTakeWholeBytesForEachBlockOfElements) {
+  JobDescription description = describe("decoder", 1);
+  description.mesh.shard = 2;
+  description.placement.zero = 3;
+  UnitCost& unit = description.model.units[1];
+  unit = {.name = "codes", .elements = 6400, .parameter_bytes = 3600, .frozen = true};
+  EXPECT_EQ(Job(description).size({.kind = SlotKind::kParamShard, .owner = 1}), 2304);
+  EXPECT_EQ(Job(description).size({.kind = SlotKind::kParam, .owner = 1}), 4608);
+  description.mesh.shard = 1;
+  EXPECT_EQ(Job(description).size({.kind = SlotKind::kParam, .owner = 1}), 3600);
+  unit.parameter_bytes = 3601;
+  EXPECT_THROW(Job{description}, UserError);
+}
+
 TEST(Job, ContradictionsAreRefused) {
   const std::vector<std::pair<std::string, std::function<void(JobDescription&)>>> changes{
       {"nothing to shard", [](auto& d) { d.mesh.shard = 2; }},
