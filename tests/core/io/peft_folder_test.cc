@@ -180,10 +180,9 @@ TEST(PeftFolder, RefusesOtherMethodsAndUnknownTargets) {
   EXPECT_THAT(
       message(R"({"peft_type": "LORA", "target_modules": [3]})"), HasSubstr("target_modules"));
   EXPECT_THAT(
-      message(R"({"peft_type": "LORA", "target_modules": "(?P<x>q)"
-})"),
+      message(R"x({"peft_type": "LORA", "target_modules": "(?P<x>q)"})x"),
       HasSubstr("target_modules"));
-EXPECT_THAT(message(R"({"peft_type": "LORA"})"), HasSubstr("target_modules"));
+  EXPECT_THAT(message(R"({"peft_type": "LORA"})"), HasSubstr("target_modules"));
 }
 
 TEST(PeftFolder, NamesEveryTensorThatDoesNotFit) {
