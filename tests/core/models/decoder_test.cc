@@ -1,5 +1,6 @@
 // Covers: embedding_block.cc, head_block.cc, norm.cc, param_ref.cc
 #include <palimpsest/tests/core/models/chain_driver.h>
+#include <palimpsest/tests/support/models/golden_models.h>
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/io/hf_folder.h>
@@ -111,26 +112,7 @@ TEST_P(Golden, EvaluationGivesTheSameLossAndLeavesGradientsAlone) {
   EXPECT_TRUE(bitwise_equal(driver_.gradients(), before));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models,
-    Golden,
-    testing::Values(
-        "llama-tiny",
-        "llama-tied",
-        "llama3-rope",
-        "llama-bf16-sharded",
-        "mistral-tiny",
-        "qwen2-tiny",
-        "qwen3-tiny",
-        "gemma-tiny",
-        "gpt2-tiny",
-        "mistral-window",
-        "qwen2-window"),
-    [](const auto& test) {
-      std::string name = test.param;
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(kGoldenModels), golden_model_name);
 
 TEST(Decoder, PositionsBeyondTheOriginalContext) {
   const HfFolder folder(model_folder("llama3-rope"));

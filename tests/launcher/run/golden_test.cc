@@ -1,6 +1,7 @@
 // The golden models, trained through a whole run: config, data, plan, executor, export.
 
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/models/golden_models.h>
 
 #include <fmt/format.h>
 
@@ -274,26 +275,7 @@ TEST_P(Golden, ExportsTheFilesThatItImported) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models,
-    Golden,
-    ::testing::Values(
-        "llama-tiny",
-        "llama-tied",
-        "llama3-rope",
-        "llama-bf16-sharded",
-        "mistral-tiny",
-        "qwen2-tiny",
-        "qwen3-tiny",
-        "gemma-tiny",
-        "gpt2-tiny",
-        "mistral-window",
-        "qwen2-window"),
-    [](const auto& test) {
-      std::string name = test.param;
-      std::erase(name, '-');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(kGoldenModels), golden_model_name);
 
 } // namespace
 } // namespace palimpsest
