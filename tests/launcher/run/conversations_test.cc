@@ -3,6 +3,7 @@
 
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -22,9 +23,11 @@ using testing::TestFolder;
 using testing::train;
 using testing::train_on;
 
+using JinjaConversations = NeedsJinja;
+
 constexpr int kConversations = 11;
 
-/// Conversations of different lengths for a small decoder, under the template that a model brings.
+/// Conversations of different lengths for a small decoder.
 std::string yaml(const TestFolder& folder) {
   std::string lines;
   for (int i = 0; i < kConversations; ++i) {
@@ -33,7 +36,8 @@ std::string yaml(const TestFolder& folder) {
       question += " " + std::to_string(word * i);
     }
     lines += fmt::format(
-        R"({{"messages":[{{"role":"user","content":"{}"}},{{"role":"assistant","content":"{}."}}]}})"
+        R"({{"messages":[{{"role":"system","content":"Count."}},{{"role":"user","content":"{}"}},)"
+        R"({{"role":"assistant","content":"{}."}}]}})"
         "\n",
         question,
         i * 7);
@@ -42,7 +46,7 @@ std::string yaml(const TestFolder& folder) {
   return fmt::format(
       "model: {{family: llama, vocab_size: 512, hidden_size: 24, num_hidden_layers: 2, "
       "num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 56}}\n"
-      "data: {{files: [{}], tokenizer: {}, sequence_length: 128}}\n"
+      "data: {{files: [{}], tokenizer: {}, chat_template: qwen, sequence_length: 128}}\n"
       "training: {{threads: 1, steps: 4, global_batch_size: 4, micro_batch_size: 2}}\n"
       "optimizer: {{learning_rate: 1e-3}}\n",
       folder / "chat.jsonl",
@@ -68,6 +72,20 @@ TEST(Conversations, GoOnBitForBit) {
     }
   }
   EXPECT_EQ(losses, whole.records.losses());
+}
+
+// The template that the tokenizer's folder brings is that of the name, so far as these go.
+TEST_F(JinjaConversations, ReadTheModelsOwnTemplate) {
+  const TestFolder folder;
+  const std::string config = yaml(folder);
+  const Finished named = train(config, folder);
+  std::filesystem::remove_all(folder / "run");
+  const Finished own = train_on(2, config, folder, {"data.chat_template=\"\""});
+  ASSERT_EQ(own.records.all.size(), named.records.all.size());
+  for (size_t step = 0; step < own.records.all.size(); ++step) {
+    EXPECT_EQ(own.records.all[step].tokens, named.records.all[step].tokens);
+    EXPECT_NEAR(own.records.all[step].loss, named.records.all[step].loss, 1e-5);
+  }
 }
 
 // A model made here has no tokenizer but the data's: it goes with the weights, and with checkpoints.

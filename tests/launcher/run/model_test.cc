@@ -5,6 +5,7 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/tests/core/data/tensors.h>
 #include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <ATen/ops/arange.h>
 #include <fmt/format.h>
@@ -136,12 +137,13 @@ TEST(Model, EveryFamilyIsMadeFromItsKeysAndContinuesFromItsFolder) {
 // The peers' Python, with transformers: what is written there loads with equal logits.
 TEST(Model, TransformersLoadsTheFoldersOfAllFamilies) {
   const std::filesystem::path tests = std::filesystem::path(PALIMPSEST_TEST_DATA).parent_path();
-  const std::string python = (tests.parent_path() / ".deps/peer/bin/python").string();
-  if (!std::filesystem::exists(python)) {
-    GTEST_SKIP() << "there is no " << python;
+  const PeerPython python = peer_python("transformers");
+  if (!python) {
+    GTEST_SKIP() << python.reason;
   }
   const TestFolder folder;
-  std::string command = python + " " + (tests / "launcher/run/transformers_logits.py").string();
+  std::string command =
+      python.interpreter + " " + (tests / "launcher/run/transformers_logits.py").string();
   std::map<std::string, at::Tensor> expected;
   for (const DecoderFamily& family : decoder_families()) {
     const Finished finished = testing::train(

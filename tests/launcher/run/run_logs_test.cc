@@ -7,6 +7,7 @@
 #include <palimpsest/launcher/compose/utilization.h>
 #include <palimpsest/tests/launcher/run/ranks_testing.h>
 #include <palimpsest/tests/support/files/letters.h>
+#include <palimpsest/tests/support/python/python.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -80,9 +81,9 @@ constexpr double row_flops() {
 
 TEST(RunLogs, TensorBoardReadsTheMetricsOfARunThatWentOn) {
   const std::filesystem::path tests = std::filesystem::path(PALIMPSEST_TEST_DATA).parent_path();
-  const std::string python = (tests.parent_path() / ".deps/peer/bin/python").string();
-  if (!std::filesystem::exists(python)) {
-    GTEST_SKIP() << "there is no " << python;
+  const PeerPython python = peer_python("tensorboard");
+  if (!python) {
+    GTEST_SKIP() << python.reason;
   }
   const TestFolder folder;
   std::ofstream(folder / "small.yaml")
@@ -91,15 +92,12 @@ TEST(RunLogs, TensorBoardReadsTheMetricsOfARunThatWentOn) {
   EXPECT_EQ(files_in(folder / "run/tensorboard"), 2U);
   const int status = std::system(fmt::format(
                                      "{} {} {} >{} 2>{}",
-                                     python,
+                                     python.interpreter,
                                      (tests / "launcher/run/tensorboard_scalars.py").string(),
                                      folder / "run/tensorboard",
                                      folder / "scalars.json",
                                      folder / "log")
                                      .c_str());
-  if (WEXITSTATUS(status) == 77) {
-    GTEST_SKIP() << "there is no package tensorboard for " << python;
-  }
   ASSERT_EQ(status, 0) << read_file(folder / "log");
   const auto scalars = nlohmann::json::parse(read_file(folder / "scalars.json"));
   const std::vector<nlohmann::json> lines = metrics(folder);

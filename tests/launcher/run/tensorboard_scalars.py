@@ -1,14 +1,8 @@
-"""Prints what TensorBoard reads in the folder named: {tag: [[step, value], ...]} as JSON.
-
-Ends with code 77 where there is no TensorBoard.
-"""
+"""Prints what TensorBoard reads in the folder named: {tag: [[step, value], ...]} as JSON."""
 import json
 import sys
 
-try:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-except ImportError:
-    sys.exit(77)
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0})  # all of them
 events.Reload()

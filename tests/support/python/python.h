@@ -28,7 +28,7 @@ inline bool has_jinja() {
   return python_has("python3", "jinja2") || python_has("/usr/bin/python3", "jinja2");
 }
 
-class NeedsJinja : public testing::Test {
+class NeedsJinja : public ::testing::Test {
  protected:
   void SetUp() override {
     static const bool found = has_jinja();
