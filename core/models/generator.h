@@ -1,0 +1,56 @@
+#pragma once
+
+// A decoder that writes token by token: scores of the next token from the tokens before it, whose
+// keys and values are kept.
+//
+//   const Generator generator(chain);                      // units hold their parameters
+//   KvCache cache = generator.new_cache(/*most=*/2048);
+//   at::Tensor scores = generator.extend(cache, prompt);   // fp32 [1,V]
+//   scores = generator.step(caches, newest);               // fp32 [N,V]: a token more of N sequences
+//
+// A prompt is computed alone, and a step's products take each row by itself (linear_few_rows.h): a
+// sequence gets the same bits whatever others are generated beside it.
+
+#include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/models/kv_cache.h>
+#include <palimpsest/core/models/rotary_cache.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace palimpsest {
+
+/// Sequences that may take a step together.
+inline constexpr int64_t kMostSequences = 32;
+
+class Generator {
+ public:
+  /// The chain outlives it. InternalError where it is no decoder's.
+  explicit Generator(const Chain& chain);
+
+  /// For a sequence of at most so many tokens.
+  KvCache new_cache(int64_t most) const;
+  /// Bytes that a sequence of so many tokens keeps.
+  int64_t cache_bytes(int64_t tokens) const;
+
+  /// Appends tokens of one sequence and scores what follows the last of them.
+  at::Tensor extend(KvCache& cache, std::span<const int32_t> ids) const;
+  /// Appends one token to each of several sequences and scores what follows it.
+  at::Tensor step(std::span<KvCache* const> caches, std::span<const int32_t> ids) const;
+
+ private:
+  at::Tensor hidden(
+      const at::Tensor& ids,
+      std::span<KvCache* const> caches,
+      const std::vector<TokenPlace>& places) const;
+
+  const Chain& chain_;
+};
+
+/// Logits [B,T,V] of token ids [B,T], each row a document from its beginning; nothing is kept.
+at::Tensor decoder_logits(const Chain& chain, const at::Tensor& ids);
+
+} // namespace palimpsest
