@@ -38,8 +38,9 @@ class Communicator {
   /// part of `whole`.
   virtual Ticket all_gather(const at::Tensor& mine, const at::Tensor& whole) = 0;
 
-  /// Adds part r of everybody's whole [size n] onto rank r's fp32 mine [n]: in fp32 and in rank
-  /// order, ((mine + part of rank 0) + part of rank 1) + ..., whatever the dtype of `whole`.
+  /// Adds part r of everybody's whole [size n] onto rank r's mine [n], fp32 or bf16: in fp32 and in
+  /// rank order, ((mine + part of rank 0) + part of rank 1) + ..., whatever the dtype of `whole`;
+  /// a bf16 `mine` is rounded to nearest after each part, as if they came one by one.
   /// Receives a second whole meanwhile, where the group has more than one rank.
   virtual Ticket reduce_scatter(const at::Tensor& whole, const at::Tensor& mine) = 0;
 

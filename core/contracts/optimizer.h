@@ -15,13 +15,15 @@ struct UpdateScalars {
   double learning_rate = 0;
   double gradient_factor = 1; // clipping and unscaling in one
   int64_t step = 1; // updates so far, this one included
+  uint64_t seed = 0; // of the run: of stochastic rounding
 };
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual int moment_count() const = 0;
-  /// Updates parameters (or master and parameters) and moments in place.
+  /// Updates parameters (or master and parameters) and moments in place. bf16 ones that have no fp32
+  /// master are rounded stochastically.
   virtual void step(ParamShard& shard, const UpdateScalars& scalars) const = 0;
 };
 
@@ -30,8 +32,8 @@ class Optimizer {
 class GradientNorm {
  public:
   virtual ~GradientNorm() = default;
-  /// Partial results of one flat fp32 gradient, one per chunk. Not finite where the gradient is
-  /// not.
+  /// Partial results of one flat gradient, fp32 or bf16, one per chunk. Not finite where the
+  /// gradient is not.
   virtual std::vector<double> measure(const at::Tensor& gradient) const = 0;
   /// The norm from all units' partial results in order.
   virtual double fold(const std::vector<double>& parts) const = 0;

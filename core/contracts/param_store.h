@@ -28,13 +28,15 @@ struct GroupRange {
 
 /// What one rank updates of one unit. Whole units and shards look the same.
 struct ParamShard {
-  at::Tensor parameters; // flat, the compute dtype
-  at::Tensor master; // flat fp32; undefined where the parameters are fp32 themselves
-  at::Tensor gradient; // flat fp32; undefined while its slot is not live
-  std::vector<at::Tensor> moments; // flat fp32, as many as Optimizer::moment_count
+  at::Tensor parameters; // flat, as the unit holds them
+  at::Tensor master; // flat fp32; undefined where the parameters themselves are updated
+  at::Tensor gradient; // flat fp32 or bf16; undefined while its slot is not live
+  std::vector<at::Tensor> moments; // flat fp32 or bf16, as many as Optimizer::moment_count
   std::vector<GroupRange> groups; // cover the shard without gaps
+  int unit = 0; // which one, and the shard's first element in it: what is rounded stochastically
+  int64_t begin = 0; // depends on these, not on the layout
 
-  /// The fp32 values that training changes: the master where there is one.
+  /// The values that training changes: the master where there is one.
   const at::Tensor& values() const {
     return master.defined() ? master : parameters;
   }

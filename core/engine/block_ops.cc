@@ -122,7 +122,7 @@ BlockContext BlockOps::context(const Op& op) const {
       .step = inputs_.step,
       .micro_batch = op.mb,
       .training = job_.training(),
-      .loss_scale = inputs_.loss_scale};
+      .loss_scale = inputs_.loss_scale * inputs_.gradient_scale};
 }
 
 } // namespace palimpsest

@@ -147,7 +147,8 @@ class StepRun {
     const Agreement all =
         services_.agreer != nullptr ? services_.agreer->agree(std::move(mine)) : std::move(mine);
     losses_ = all.losses;
-    outcome_.grad_norm = services_.norm.fold(all.norm_parts);
+    // A norm is scaled back as its gradients would be.
+    outcome_.grad_norm = services_.norm.fold(all.norm_parts) / inputs_.gradient_scale;
     outcome_.exhausted = all.exhausted;
     outcome_.finite = all.finite && !all.exhausted && std::isfinite(outcome_.grad_norm);
     agreed_ = true;
@@ -162,8 +163,9 @@ class StepRun {
     services_.optimizer.step(
         services_.params.shard(unit),
         {.learning_rate = inputs_.learning_rate,
-         .gradient_factor = factor,
-         .step = inputs_.updates});
+         .gradient_factor = factor / inputs_.gradient_scale,
+         .step = inputs_.updates,
+         .seed = inputs_.seed});
   }
 
   void commit(bool keep) {

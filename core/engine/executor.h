@@ -32,6 +32,7 @@ struct StepInputs {
   uint64_t seed = 0;
   uint64_t step = 0; // from 0
   double loss_scale = 1; // 1 / targets of the whole step
+  double gradient_scale = 1; // the loss is scaled by it too, and gradients are scaled back
   double learning_rate = 0;
   int64_t updates = 1; // of the optimizer, this one included
   std::function<double(double norm)> clip = {}; // the gradients' factor; empty: 1
@@ -39,7 +40,7 @@ struct StepInputs {
 
 struct StepOutcome {
   double loss_sum = 0; // over all targets, folded in the order of micro-batches
-  double grad_norm = 0; // before clipping; 0 in evaluation
+  double grad_norm = 0; // scaled back, before clipping; 0 in evaluation
   bool finite = true; // where not, nothing persistent has changed
   /// Memory ran out on some rank, on this one in `shortage`: nothing persistent has changed, and the
   /// step may be run again.

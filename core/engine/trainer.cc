@@ -19,7 +19,19 @@ Trainer::Trainer(
     MemoryContext& memory,
     Settings settings)
     : executor_(executor), plan_for_(std::move(plan_for)), source_(source), memory_(memory),
-      settings_(std::move(settings)), position_(settings_.begin) {}
+      settings_(std::move(settings)), position_(settings_.begin) {
+  if (settings_.loss_scaling && position_.loss_scale) {
+    scaler_.emplace(*settings_.loss_scaling, *position_.loss_scale);
+  } else if (settings_.loss_scaling) {
+    scaler_.emplace(*settings_.loss_scaling);
+  }
+}
+
+TrainingPosition Trainer::position() const {
+  TrainingPosition position = position_;
+  position.loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt;
+  return position;
+}
 
 bool Trainer::run(const std::vector<Observer*>& observers) {
   while (position_.step < source_.step_count()) {
@@ -94,14 +106,19 @@ StepRecord Trainer::step() {
          .seed = settings_.seed,
          .step = static_cast<uint64_t>(step),
          .loss_scale = scale,
+         .gradient_scale = scaler_ ? scaler_->scale() : 1,
          .learning_rate = record.learning_rate,
          .updates = position_.updates + 1,
          .clip = settings_.clip});
     record.loss = outcome.loss_sum * scale;
     record.grad_norm = outcome.grad_norm;
     record.skipped = !outcome.finite;
+    if (scaler_) {
+      record.loss_scale = scaler_->scale();
+      scaler_->update(outcome.finite);
+    }
   }
-  position_ = {step + 1, position_.updates + (record.skipped ? 0 : 1)};
+  position_ = {.step = step + 1, .updates = position_.updates + (record.skipped ? 0 : 1)};
   record.step_time_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   record.tokens_per_s = static_cast<double>(record.tokens) / record.step_time_s;

@@ -11,6 +11,7 @@
 #include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/engine/executor.h>
+#include <palimpsest/core/engine/loss_scaler.h>
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/plan.h>
 
@@ -32,6 +33,7 @@ struct PlannedStep {
 struct TrainingPosition {
   int64_t step = 0; // steps done, skipped ones included
   int64_t updates = 0;
+  std::optional<LossScale> loss_scale = {}; // where the loss is scaled
 };
 
 /// The plan of a step with so many micro-batches. An epoch's last window may have fewer than the
@@ -52,6 +54,8 @@ class Trainer {
     /// The learning rate of an update, from the number of updates before it.
     std::function<double(int64_t updates)> learning_rate;
     TrainingPosition begin = {};
+    /// For fp16; empty: none. A scale in `begin` is gone on from.
+    std::optional<LossScaling> loss_scaling = {};
     /// The ranks that share a step's samples; null: there is one. Outlives the trainer.
     Communicator* ranks = nullptr;
     /// Asked before each step; where one rank's answer is yes, all stop there. Empty: never.
@@ -76,8 +80,10 @@ class Trainer {
   /// nothing and is marked as skipped; the learning rate then does not move.
   StepRecord step();
 
-  const TrainingPosition& position() const {
-    return position_;
+  TrainingPosition position() const;
+  /// Where the loss is scaled.
+  const std::optional<LossScaler>& scaler() const {
+    return scaler_;
   }
 
  private:
@@ -92,7 +98,8 @@ class Trainer {
   BatchSource& source_;
   MemoryContext& memory_;
   Settings settings_;
-  TrainingPosition position_;
+  TrainingPosition position_; // but for the loss's scale
+  std::optional<LossScaler> scaler_;
 };
 
 } // namespace palimpsest

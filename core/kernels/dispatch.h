@@ -9,20 +9,23 @@
 namespace palimpsest::kernels {
 
 inline bool is_fast_dtype(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16;
+  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
-/// CPU, fp32 or bf16, contiguous.
+/// CPU, fp32, bf16 or fp16, contiguous.
 inline bool is_fast(const at::Tensor& tensor) {
   return tensor.is_cpu() && is_fast_dtype(tensor.scalar_type()) && tensor.is_contiguous();
 }
 
-/// f(T{}) with T = float or at::BFloat16, the dtype given.
+/// f(T{}) with T = float, at::BFloat16 or at::Half, the dtype given.
 template <typename F>
 decltype(auto) with_type(at::ScalarType dtype, F&& f) {
   check(is_fast_dtype(dtype), "no vector kernel for {}", c10::toString(dtype));
   if (dtype == at::kFloat) {
     return f(float{});
+  }
+  if (dtype == at::kHalf) {
+    return f(at::Half{});
   }
   return f(at::BFloat16{});
 }

@@ -6,7 +6,7 @@
 
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/dropout.h>
-#include <palimpsest/core/kernels/philox.h>
+#include <palimpsest/core/kernels/philox-inl.h>
 #include <palimpsest/core/kernels/simd-inl.h>
 
 #include <ATen/Parallel.h>
@@ -39,65 +39,21 @@ namespace palimpsest::kernels::HWY_NAMESPACE {
 
 constexpr int64_t kRunWords = 256;
 
-// Words of `groups` consecutive counters from `first_group`, four per counter.
-#if HWY_TARGET == HWY_SCALAR
-void philox_words(const DropoutRun& run, uint32_t first_group, int64_t groups, uint32_t* words) {
-  for (int64_t g = 0; g < groups; ++g) {
-    PhiloxCounter counter = run.counter;
-    counter[0] = first_group + static_cast<uint32_t>(g);
-    const auto four = philox4x32_10(counter, run.key);
-    std::copy(four.begin(), four.end(), words + 4 * g);
-  }
-}
-#else
-// A 64-bit lane holds one counter's word in its lower half, as MulEven wants it.
-void philox_words(const DropoutRun& run, uint32_t first_group, int64_t groups, uint32_t* words) {
-  using Tag = hn::ScalableTag<uint64_t>;
-  using WideWordTag = hn::Repartition<uint32_t, Tag>;
-  const Tag d;
-  const WideWordTag d32;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto low = hn::Set(d, 0xFFFFFFFFULL);
-  const auto times = [&](hn::Vec<Tag> v, uint32_t multiplier) HWY_ATTR {
-    return hn::MulEven(hn::BitCast(d32, v), hn::Set(d32, multiplier));
-  };
-  for (int64_t g = 0; g < groups; g += lanes) {
-    auto c0 = hn::And(hn::Iota(d, uint64_t{first_group} + static_cast<uint64_t>(g)), low);
-    auto c1 = hn::Set(d, uint64_t{run.counter[1]});
-    auto c2 = hn::Set(d, uint64_t{run.counter[2]});
-    auto c3 = hn::Set(d, uint64_t{run.counter[3]});
-    PhiloxKey key = run.key;
-    for (int round = 0; round < 10; ++round) {
-      const auto product0 = times(c0, kPhiloxMultiplier0);
-      const auto product1 = times(c2, kPhiloxMultiplier1);
-      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product1), c1), hn::Set(d, uint64_t{key[0]}));
-      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product0), c3), hn::Set(d, uint64_t{key[1]}));
-      c1 = hn::And(product1, low);
-      c3 = hn::And(product0, low);
-      key = {key[0] + kPhiloxWeyl0, key[1] + kPhiloxWeyl1};
-    }
-    const auto first = hn::Or(c0, hn::ShiftLeft<32>(c1));
-    const auto second = hn::Or(c2, hn::ShiftLeft<32>(c3));
-    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words + 4 * g));
-  }
-}
-#endif
-
 // y = x * factor where kept, 0 where dropped; x null stands for ones. `first` is the last
 // coordinate of element 0.
 template <typename T>
 void apply_run(const DropoutRun& run, const T* x, int64_t first, int64_t elements, T* y) {
   const FloatTag d;
   const WordTag words_tag;
-  // One vector more than is asked for: counters come in whole vectors.
-  HWY_ALIGN uint32_t words[kRunWords + 4 * hn::MaxLanes(FloatTag())];
+  HWY_ALIGN uint32_t words[kRunWords + kWordPadding];
   const auto factor = hn::Set(d, run.factor);
   const auto threshold = hn::Set(words_tag, run.threshold);
   int64_t done = 0;
   while (done < elements) {
     const int64_t skip = (first + done) % 4;
     const int64_t part = std::min(kRunWords - skip, elements - done);
-    philox_words(run, static_cast<uint32_t>((first + done) / 4), (skip + part + 3) / 4, words);
+    const auto group = static_cast<uint32_t>((first + done) / 4);
+    philox_words(run.key, run.counter, group, (skip + part + 3) / 4, words);
     for_each_vector(part, [&](int64_t i, size_t count) HWY_ATTR {
       const auto drawn = hn::LoadU(words_tag, words + skip + i);
       const auto kept = hn::RebindMask(d, hn::Not(hn::Lt(drawn, threshold)));

@@ -7,6 +7,9 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
 
 namespace palimpsest::kernels {
 
@@ -60,6 +63,42 @@ void add_rows(
   });
 }
 
+// The same into bf16: a row's sum over all its ids in fp32, rounded once with what it held.
+template <typename T>
+void add_row_sums(
+    const at::Tensor& ids,
+    const at::Tensor& dy,
+    const at::Tensor& grad_weight,
+    float scale) {
+  constexpr int64_t kColumns = 64;
+  const int64_t width = dy.size(1);
+  const int64_t* id_of = ids.const_data_ptr<int64_t>();
+  std::vector<int64_t> order(static_cast<size_t>(ids.numel())); // by id, then by place
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int64_t n) { return id_of[n]; });
+  const T* source = dy.const_data_ptr<T>();
+  auto* gradient = grad_weight.data_ptr<at::BFloat16>();
+  at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
+         first += kColumns) {
+      const int64_t columns = std::min(kColumns, width - first);
+      for (auto place = order.begin(); place != order.end();) {
+        const int64_t id = id_of[*place];
+        std::array<float, kColumns> sums{};
+        for (; place != order.end() && id_of[*place] == id; ++place) {
+          for (int64_t c = 0; c < columns; ++c) {
+            sums[c] += scale * static_cast<float>(source[*place * width + first + c]);
+          }
+        }
+        at::BFloat16* target = gradient + id * width + first;
+        for (int64_t c = 0; c < columns; ++c) {
+          target[c] = static_cast<float>(target[c]) + sums[c];
+        }
+      }
+    }
+  });
+}
+
 } // namespace
 
 at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale) {
@@ -84,11 +123,12 @@ void embedding_backward(
       dy.numel(),
       ids.numel(),
       grad_weight.size(1));
+  const at::ScalarType into = grad_weight.scalar_type();
   if (dy.is_cpu() && is_fast_dtype(dy.scalar_type()) && grad_weight.is_contiguous() &&
-      grad_weight.scalar_type() == at::kFloat) {
+      (into == at::kFloat || into == at::kBFloat16)) {
     with_type(dy.scalar_type(), [&](auto type) {
-      add_rows<decltype(type)>(
-          ids.contiguous(), dy.contiguous(), grad_weight, static_cast<float>(factor));
+      const auto add = into == at::kFloat ? add_rows<decltype(type)> : add_row_sums<decltype(type)>;
+      add(ids.contiguous(), dy.contiguous(), grad_weight, static_cast<float>(factor));
     });
     return;
   }

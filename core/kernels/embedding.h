@@ -3,7 +3,7 @@
 // Rows of a table by token id, and their gradient.
 //
 //   at::Tensor hidden = kernels::embedding_forward(ids, weight);
-//   kernels::embedding_backward(ids, dhidden, grad_weight);   // adds into the fp32 buffer
+//   kernels::embedding_backward(ids, dhidden, grad_weight);   // adds into the buffer
 
 #include <ATen/core/Tensor.h>
 
@@ -13,8 +13,9 @@ namespace palimpsest::kernels {
 /// checks first.
 at::Tensor embedding_forward(const at::Tensor& ids, const at::Tensor& weight, double scale = 1);
 
-/// Adds row n of dy [N,H], times the same scale, into row ids[n] of the fp32 grad_weight [V,H], in the order of n: the
-/// bits depend on neither timing nor thread count.
+/// Adds row n of dy [N,H], times the same scale, into row ids[n] of grad_weight [V,H], in the order of n: the
+/// bits depend on neither timing nor thread count. Of a bf16 grad_weight a row's sum is made in fp32
+/// and rounded once, with what the row held.
 void embedding_backward(
     const at::Tensor& ids,
     const at::Tensor& dy,

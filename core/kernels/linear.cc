@@ -1,5 +1,7 @@
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/linear.h>
+#include <palimpsest/core/kernels/linear_few_rows.h>
 #include <palimpsest/core/kernels/onednn_matmul.h>
 
 #include <ATen/Parallel.h>
@@ -18,6 +20,23 @@ namespace {
 bool fast(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() &&
       onednn::is_fast(a.scalar_type()) && a.numel() > 0 && b.numel() > 0;
+}
+
+// fp16, and bf16 below AVX-512: computed in fp32, a panel of the weight at a time, so that no whole
+// copy of it is made.
+bool widened(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_cpu() && b.is_cpu() && a.scalar_type() == b.scalar_type() &&
+      is_fast_dtype(a.scalar_type()) && a.numel() > 0 && b.numel() > 0;
+}
+
+/// Calls f(first row, rows) for the panels of a weight [N,K].
+template <typename F>
+void for_each_panel(const at::Tensor& weight, F&& f) {
+  constexpr int64_t kPanelElements = int64_t{1} << 19;
+  const int64_t rows = std::max<int64_t>(1, kPanelElements / weight.size(1));
+  for (int64_t first = 0; first < weight.size(0); first += rows) {
+    f(first, std::min(rows, weight.size(0) - first));
+  }
 }
 
 at::Tensor operand(const at::Tensor& tensor) {
@@ -100,6 +119,10 @@ void add_column_sums(const at::Tensor& dy, float* sums, bool overwrite) {
   });
 }
 
+void add_or_copy(const at::Tensor& sums, const at::Tensor& gradient, bool overwrite) {
+  overwrite ? gradient.copy_(sums) : gradient.add_(sums);
+}
+
 void backward_bias(const at::Tensor& dy, const at::Tensor& grad_bias, bool overwrite) {
   const bool simple =
       dy.is_cpu() && grad_bias.is_contiguous() && grad_bias.scalar_type() == at::kFloat;
@@ -107,10 +130,66 @@ void backward_bias(const at::Tensor& dy, const at::Tensor& grad_bias, bool overw
     add_column_sums<float>(dy, grad_bias.data_ptr<float>(), overwrite);
   } else if (simple && dy.scalar_type() == at::kBFloat16) {
     add_column_sums<at::BFloat16>(dy, grad_bias.data_ptr<float>(), overwrite);
+  } else if (simple && dy.scalar_type() == at::kHalf) {
+    add_column_sums<at::Half>(dy, grad_bias.data_ptr<float>(), overwrite);
   } else {
-    const at::Tensor sums = dy.sum(0, /*keepdim=*/false, grad_bias.scalar_type());
-    overwrite ? grad_bias.copy_(sums) : grad_bias.add_(sums);
+    const auto wide = c10::promoteTypes(grad_bias.scalar_type(), at::kFloat);
+    add_or_copy(dy.sum(0, /*keepdim=*/false, wide), grad_bias, overwrite);
   }
+}
+
+void forward_widened(
+    const at::Tensor& y,
+    const at::Tensor& x,
+    const at::Tensor& weight,
+    const at::Tensor& bias,
+    const at::Tensor& residual) {
+  const at::Tensor wide_x = x.to(at::kFloat);
+  for_each_panel(weight, [&](int64_t first, int64_t rows) {
+    const auto columns = [&](const at::Tensor& tensor) {
+      return tensor.defined() ? tensor.narrow(-1, first, rows).to(at::kFloat) : tensor;
+    };
+    const at::Tensor panel = weight.narrow(0, first, rows).to(at::kFloat);
+    y.narrow(1, first, rows).copy_(linear_forward(wide_x, panel, columns(bias), columns(residual)));
+  });
+}
+
+void backward_input_widened(
+    const at::Tensor& dx,
+    const at::Tensor& dy,
+    const at::Tensor& weight,
+    bool accumulate) {
+  const at::Tensor wide = accumulate ? dx.to(at::kFloat) : at::empty(dx.sizes(), at::kFloat);
+  for_each_panel(weight, [&](int64_t first, int64_t rows) {
+    const at::Tensor panel = weight.narrow(0, first, rows).to(at::kFloat);
+    const at::Tensor part = dy.narrow(1, first, rows).to(at::kFloat);
+    linear_backward_input_out(wide, part, panel, accumulate || first > 0);
+  });
+  dx.copy_(wide);
+}
+
+// Of any dtypes: in fp32, or as wide as the widest.
+void backward_weight_widened(
+    const at::Tensor& dy,
+    const at::Tensor& x,
+    const at::Tensor& grad_weight,
+    bool overwrite) {
+  const auto wide =
+      c10::promoteTypes(c10::promoteTypes(dy.scalar_type(), grad_weight.scalar_type()), at::kFloat);
+  if (!widened(dy, x) || wide != at::kFloat) {
+    return add_or_copy(at::mm(dy.to(wide).t(), x.to(wide)), grad_weight, overwrite);
+  }
+  const at::Tensor wide_x = x.to(wide);
+  for_each_panel(grad_weight, [&](int64_t first, int64_t rows) {
+    const at::Tensor part = dy.narrow(1, first, rows).to(wide);
+    const at::Tensor gradient = grad_weight.narrow(0, first, rows);
+    if (gradient.scalar_type() == at::kFloat) {
+      return linear_backward_weight(part, wide_x, gradient, {}, overwrite);
+    }
+    const at::Tensor product = at::empty(gradient.sizes(), wide_x.options());
+    linear_backward_weight(part, wide_x, product, {}, /*overwrite=*/true);
+    add_or_copy(product, gradient, overwrite);
+  });
 }
 
 } // namespace
@@ -128,17 +207,34 @@ void linear_forward_out(
       "linear_forward: x has {} columns, weight {}",
       x.size(1),
       weight.size(1));
+  if (bias.defined()) {
+    check_shape(bias, {weight.size(0)}, "linear_forward: bias");
+  }
+  const at::Tensor summand = residual.defined() ? operand(residual) : at::Tensor();
+  if (summand.defined()) {
+    check_shape(summand, y.sizes(), "linear_forward: residual");
+  }
+  const auto alike = [&](const at::Tensor& tensor) {
+    return !tensor.defined() || tensor.scalar_type() == x.scalar_type();
+  };
+  if (is_few_rows(x, weight) && alike(y) && alike(bias) && alike(summand)) {
+    linear_few_rows(y, x, weight, bias.defined() ? bias.contiguous() : bias, summand);
+    return;
+  }
+  if (!fast(x, weight) && widened(x, weight)) {
+    return forward_widened(y, x, weight, bias, summand);
+  }
   if (!fast(x, weight)) {
     const at::Tensor product =
         at::linear(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
     y.copy_(residual.defined() ? at::add(product, residual) : product);
     return;
   }
-  const bool in_place = residual.defined() && residual.scalar_type() == y.scalar_type() &&
-      residual.const_data_ptr() == y.const_data_ptr() && residual.strides() == y.strides();
+  const bool in_place = summand.defined() && alike(summand) && alike(y) &&
+      summand.const_data_ptr() == y.const_data_ptr() && summand.strides() == y.strides();
   const at::Tensor left = operand(x);
   const at::Tensor right = weight_operand(weight);
-  const at::Tensor addend = residual.defined() && !in_place ? operand(residual) : at::Tensor();
+  const at::Tensor addend = in_place ? at::Tensor() : summand;
   const at::Tensor row_bias = bias.defined() ? bias.contiguous() : at::Tensor();
   onednn::Matmul product{
       .a = onednn::view(left),
@@ -146,11 +242,9 @@ void linear_forward_out(
       .c = onednn::view(y),
       .accumulate = in_place};
   if (bias.defined()) {
-    check_shape(bias, {weight.size(0)}, "linear_forward: bias");
     product.bias = row(row_bias);
   }
   if (addend.defined()) {
-    check_shape(addend, y.sizes(), "linear_forward: residual");
     product.addend = onednn::view(addend);
   }
   onednn::matmul(product);
@@ -178,6 +272,9 @@ void linear_backward_input_out(
       "linear_backward_input: dy has {} columns, weight {} rows",
       dy.size(1),
       weight.size(0));
+  if (!fast(dy, weight) && widened(dy, weight)) {
+    return backward_input_widened(dx, dy, weight, accumulate);
+  }
   if (!fast(dy, weight)) {
     const at::Tensor product = at::mm(dy, weight);
     accumulate ? dx.add_(product) : dx.copy_(product);
@@ -220,11 +317,11 @@ void linear_backward_weight(
     check_shape(grad_bias, {dy.size(1)}, "linear_backward_weight: grad_bias");
     backward_bias(left, grad_bias, overwrite);
   }
-  if (!fast(dy, x) || grad_weight.scalar_type() != at::kFloat) {
-    const auto wide = c10::promoteTypes(dy.scalar_type(), grad_weight.scalar_type());
-    const at::Tensor product = at::mm(dy.to(wide).t(), x.to(wide));
-    overwrite ? grad_weight.copy_(product) : grad_weight.add_(product);
-    return;
+  // A product of oneDNN ends in fp32 or in its operands' type.
+  const bool ends_there =
+      grad_weight.scalar_type() == at::kFloat || grad_weight.scalar_type() == dy.scalar_type();
+  if (!fast(dy, x) || !ends_there) {
+    return backward_weight_widened(left, x, grad_weight, overwrite);
   }
   const at::Tensor right = operand(x);
   if (onednn::is_operand(grad_weight)) {

@@ -1,14 +1,15 @@
 #pragma once
 
-// y = x w^T + b and its three gradients, on fp32 and bf16 without copies or transposes.
+// y = x w^T + b and its three gradients, on fp32 and bf16 without copies or transposes; fp16.
 //
 //   at::Tensor y = kernels::linear_forward(x, weight, bias);
 //   at::Tensor dx = kernels::linear_backward_input(dy, weight);
-//   kernels::linear_backward_weight(dy, x, grad_weight, grad_bias);   // adds into the fp32 buffers
+//   kernels::linear_backward_weight(dy, x, grad_weight, grad_bias);   // adds into the buffers
 //
 // On the CPU the products run in oneDNN, called directly: about twice the speed of at::linear where
 // that goes through MKL on a processor that MKL does not favour. bf16 products accumulate in fp32.
-// Any other device or dtype takes ATen.
+// fp16 ones are computed in fp32, on copies of the activations and of a panel of the weight at a
+// time: x86 has hardly any instructions for them. Any other device or dtype takes ATen.
 //
 // All matrices are 2-D. Inputs may be views at any element offset and with any row stride; one
 // whose last dimension is not contiguous is copied first. Outputs must have a contiguous last
@@ -46,9 +47,10 @@ void linear_backward_input_out(
     const at::Tensor& weight,
     bool accumulate = false);
 
-/// dy [M,N] transposed times x [M,K], added into the fp32 grad_weight [N,K]; the column sums of dy
-/// added into the fp32 grad_bias [N] where defined. Never rounded to bf16 on the way. `overwrite`
-/// stores instead of adding: the same bits as adding to zeros, without reading them.
+/// dy [M,N] transposed times x [M,K], added into grad_weight [N,K]; the column sums of dy added into
+/// grad_bias [N] where defined. Both gradients are fp32 or bf16; summed in fp32, and a bf16 one is
+/// rounded once, with what it held. `overwrite` stores instead of adding: the same bits as adding to
+/// zeros, without reading them.
 void linear_backward_weight(
     const at::Tensor& dy,
     const at::Tensor& x,

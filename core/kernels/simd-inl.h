@@ -6,7 +6,7 @@
 //     store(d, hn::Mul(load(d, x + i, count), factor), y + i, count);
 //   });
 //
-// Memory holds float or bf16, arithmetic is in float. `count` is the lanes in use: fewer than a
+// Memory holds float, bf16 or fp16, arithmetic is in float. `count` is the lanes in use: fewer than a
 // vector in the last step, where the rest read as 0 and are not written. Tails go through the same
 // instructions as full vectors, so a result does not depend on where a range was cut.
 
@@ -18,10 +18,12 @@
 #endif
 
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <hwy/highway.h>
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::kernels::HWY_NAMESPACE {
@@ -64,6 +66,45 @@ HWY_INLINE void store_full(FloatTag d, FloatVector v, c10::BFloat16* p) {
       reinterpret_cast<uint16_t*>(p));
 }
 
+// fp16: by the processor where it converts as c10 does, else a lane at a time.
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSE2
+HWY_INLINE FloatVector load_full(FloatTag d, const c10::Half* p) {
+  HWY_ALIGN float lanes[hn::MaxLanes(FloatTag())];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) {
+    lanes[i] = static_cast<float>(p[i]);
+  }
+  return hn::Load(d, lanes);
+}
+
+HWY_INLINE void store_full(FloatTag d, FloatVector v, c10::Half* p) {
+  HWY_ALIGN float lanes[hn::MaxLanes(FloatTag())];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) {
+    p[i] = lanes[i];
+  }
+}
+
+HWY_INLINE FloatVector round_to_fp16(FloatTag d, FloatVector v) {
+  c10::Half lanes[hn::MaxLanes(FloatTag())];
+  store_full(d, v, lanes);
+  return load_full(d, lanes);
+}
+#else
+using HalfTag = hn::Rebind<hwy::float16_t, FloatTag>;
+
+HWY_INLINE FloatVector load_full(FloatTag d, const c10::Half* p) {
+  return hn::PromoteTo(d, hn::LoadU(HalfTag(), reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+HWY_INLINE void store_full(FloatTag /*d*/, FloatVector v, c10::Half* p) {
+  hn::StoreU(hn::DemoteTo(HalfTag(), v), HalfTag(), reinterpret_cast<hwy::float16_t*>(p));
+}
+
+HWY_INLINE FloatVector round_to_fp16(FloatTag d, FloatVector v) {
+  return hn::PromoteTo(d, hn::DemoteTo(HalfTag(), v));
+}
+#endif
+
 template <typename T>
 HWY_INLINE FloatVector load(FloatTag d, const T* p, size_t count) {
   if (HWY_LIKELY(count == hn::Lanes(d))) {
@@ -88,10 +129,12 @@ HWY_INLINE void store(FloatTag d, FloatVector v, T* p, size_t count) {
 /// The value as it will read back after a store to T.
 template <typename T>
 HWY_INLINE FloatVector rounded_to(FloatTag d, FloatVector v) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return v;
-  } else {
+  if constexpr (std::is_same_v<T, c10::BFloat16>) {
     return round_to_bf16(d, v);
+  } else if constexpr (std::is_same_v<T, c10::Half>) {
+    return round_to_fp16(d, v);
+  } else {
+    return v;
   }
 }
 

@@ -150,16 +150,21 @@ Tensors AutogradTape::backward(
   check(!std::exchange(spent_, true), "an autograd tape is spent twice");
   check(grad_outputs.size() == roots_.size(), "a backward is given another number of gradients");
   saved_->bind_inputs(inputs);
+  std::vector<bool> in_place(parameters_.size()); // only an fp32 buffer can be a leaf's gradient
   for (size_t index = 0; index < parameters_.size(); ++index) {
-    if (part == BackwardPart::kBoth && parameter_leaves_[index].defined()) {
+    in_place[index] = part == BackwardPart::kBoth && parameter_leaves_[index].defined() &&
+        parameters_[index].unit()->grad().scalar_type() == at::kFloat;
+    if (in_place[index]) {
       parameter_leaves_[index].mutable_grad() = parameters_[index].grad();
     }
   }
   run_engine(grad_outputs);
-  if (part == BackwardPart::kInput) {
-    for (const at::Tensor& leaf : parameter_leaves_) {
-      pending_.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
-    }
+  for (size_t index = 0; index < parameters_.size(); ++index) {
+    const at::Tensor& leaf = parameter_leaves_[index];
+    pending_.push_back(leaf.defined() && !in_place[index] ? leaf.grad() : at::Tensor());
+  }
+  if (part == BackwardPart::kBoth) {
+    add_pending();
   }
   Tensors result;
   for (const at::Tensor& leaf : input_leaves_) {
@@ -221,7 +226,7 @@ ForwardResult AutogradBlock::forward(
   for (const ParamRef& parameter : spec_.parameters) {
     parameter_leaves.push_back(make_leaf(parameter.view(), taped && parameter.trainable()));
     if (parameter_leaves.back().requires_grad()) {
-      // Otherwise autograd rounds to the parameter's dtype before it adds to the fp32 buffer.
+      // Otherwise autograd rounds to the parameter's dtype before it adds to the buffer.
       parameter_leaves.back().set_grad_dtype(at::kFloat);
     }
   }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace palimpsest {
@@ -45,29 +47,31 @@ class DecoderCost {
       : config_(config), family_(*config.family), work_(work), device_(device),
         rows_(work.samples * work.tokens),
         element_(static_cast<int64_t>(c10::elementSize(work.decoder.compute))),
+        gradient_(static_cast<double>(work.precision.gradient_bytes())),
         q_width_(config.num_attention_heads * config.head_dim),
         kv_width_(config.num_key_value_heads * config.head_dim),
         inner_(family_.gated ? 2 * config.intermediate_size : config.intermediate_size),
         norm_parameters_(family_.norm == NormKind::kLayer ? 2 : 1),
         hidden_(matrix(config.hidden_size)), statistics_(rows_ * norm_parameters_ * kFloatBytes),
-        norm_gradients_(norm_parameters_ * config.hidden_size * kFloatBytes),
-        norm_sums_(
-            norm_parameters_ * norm_partial_bytes(rows_, config.hidden_size) + norm_gradients_),
         dropped_(work.decoder.residual_dropout > 0 ? hidden_ : 0) {}
 
   ModelCost model() const {
     const Chain chain = build_decoder(config_, work_.decoder);
     ModelCost model;
-    model.batch_bytes = 2 * rows_ * kIdBytes; // ids and labels
+    model.batch_bytes = (work_.packed ? 3 : 2) * rows_ * kIdBytes; // ids, labels, positions
+    std::map<std::string, const ParamUnit*> homes;
     for (const auto& unit : chain.units) {
       model.units.push_back(unit_cost(*unit));
+      for (const Parameter& parameter : unit->parameters()) {
+        homes[parameter.name] = unit.get();
+      }
     }
-    const BlockCost feed_forward = mlp();
     for (size_t index = 0; index < chain.blocks.size(); ++index) {
       const ChainBlock& entry = chain.blocks[index];
-      BlockCost cost = index == 0 ? embedding()
-          : index % 2 == 1        ? attention(config_.window(static_cast<int64_t>(index / 2)))
-                                  : feed_forward;
+      const auto layer = static_cast<int64_t>(index - 1) / 2;
+      BlockCost cost = index == 0 ? embedding(homes)
+          : index % 2 == 1        ? attention(layer, homes)
+                                  : mlp(layer, homes);
       cost.name = entry.name;
       cost.reads = entry.reads;
       cost.saves = entry.saves;
@@ -75,7 +79,7 @@ class DecoderCost {
       cost.backward_reads_units = entry.backward_reads_units;
       model.blocks.push_back(std::move(cost));
     }
-    BlockCost terminal = head();
+    BlockCost terminal = head(homes);
     terminal.name = chain.terminal->kind();
     terminal.reads = chain.terminal_reads;
     terminal.units = chain.terminal_units;
@@ -107,42 +111,162 @@ class DecoderCost {
     const auto k = static_cast<double>(inner);
     return seconds(2 * n * c * k, static_cast<double>(element_) * (n * k + k * c + n * c));
   }
-  /// [rows, columns]^T times [rows, inner], added to fp32 sums.
+  /// [rows, columns]^T times [rows, inner], added to a gradient.
   double weight_product(int64_t rows, int64_t columns, int64_t inner) const {
     const auto n = static_cast<double>(rows);
     const auto c = static_cast<double>(columns);
     const auto k = static_cast<double>(inner);
     return seconds(
-        2 * n * c * k, static_cast<double>(element_) * n * (c + k) + 2.0 * kFloatBytes * c * k);
+        2 * n * c * k, static_cast<double>(element_) * n * (c + k) + 2 * gradient_ * c * k);
   }
 
   UnitCost unit_cost(const ParamUnit& unit) const {
-    const int64_t masters = work_.decoder.compute == at::kFloat ? 0 : 1;
+    const StatePrecision& precision = work_.precision;
+    const at::ScalarType compute = work_.decoder.compute;
     UnitCost cost{
         .name = unit.name(),
         .elements = unit.numel(),
-        .parameter_bytes = unit.numel() * element_,
-        .gradient_bytes = unit.numel() * kFloatBytes,
-        .state_bytes = unit.numel() * kFloatBytes * (masters + work_.moment_count)};
-    // the gradient is read, states are read and written, parameters written (fp32 ones read too)
+        .parameter_bytes = unit.held_bytes(),
+        .frozen = !unit.trainable()};
+    if (cost.frozen) {
+      return cost;
+    }
+    cost.gradient_bytes = unit.numel() * precision.gradient_bytes();
+    cost.state_bytes = unit.numel() * precision.state_bytes(compute, work_.moment_count);
+    // the gradient is read, states are read and written, parameters written (without a master read
+    // too)
     cost.update_seconds = stream(
-        cost.gradient_bytes + 2 * cost.state_bytes + (masters == 1 ? 1 : 2) * cost.parameter_bytes);
+        cost.gradient_bytes + 2 * cost.state_bytes +
+        (precision.has_master(compute) ? 1 : 2) * cost.parameter_bytes);
     return cost;
   }
 
-  BlockCost embedding() const {
+  // ---- what is frozen
+  using Homes = std::map<std::string, const ParamUnit*>; // of parameters by name
+
+  static bool trains(const Homes& homes, const TensorGroup& group) {
+    return !group.empty() && homes.at(group.front().name)->trainable();
+  }
+
+  /// A norm's parameters that are trained, and what their gradients are summed in.
+  struct NormGradients {
+    int64_t bytes = 0;
+    int64_t sums = 0;
+  };
+  NormGradients norm_gradients(const Homes& homes, const TensorGroup& gain, const TensorGroup& bias)
+      const {
+    const int64_t trained = (trains(homes, gain) ? 1 : 0) + (trains(homes, bias) ? 1 : 0);
+    const int64_t bytes = trained * config_.hidden_size * kFloatBytes;
+    // a layer norm sums both where it sums one
+    const int64_t summed = trained == 0 ? 0 : norm_parameters_;
+    return {bytes, bytes + summed * norm_partial_bytes(rows_, config_.hidden_size)};
+  }
+
+  /// A linear layer: whether its weight and its bias are trained, the copy that is made of a weight
+  /// that a codec holds, what its adapters make, and the seconds that this takes.
+  struct LinearState {
+    bool trained = true;
+    bool reads = true; // whether gradients need its input
+    int64_t bias_gradient = 0; // where the bias alone is trained: bytes of its gradient
+    int64_t forward = 0; // beside its output: a copy, or what an adapter makes
+    int64_t backward = 0; // beside the input's gradient
+    int64_t adding = 0; // the most that an adapter makes in a product
+    int64_t queued = 0; // what adapters put into the queue of weight gradients
+    int64_t adapters = 0;
+    int64_t later = 0; // what the first of them takes when its gradients are made of that
+    double copy_seconds = 0;
+    double adapter_flops = 0;
+    double adapter_seconds = 0; // of a forward
+    double adapter_input_seconds = 0;
+    double adapter_weight_seconds = 0;
+  };
+  LinearState linear_state(const Homes& homes, const TensorGroup& weight, const TensorGroup& bias)
+      const {
+    LinearState state{.trained = trains(homes, weight)};
+    const ParamUnit& unit = *homes.at(weight.front().name);
+    if (!state.trained && trains(homes, bias)) {
+      state.bias_gradient = elements(bias) * kFloatBytes;
+    }
+    state.reads = state.trained;
+    if (unit.codec() != nullptr) {
+      const int64_t copy = elements(weight) * element_;
+      state.forward = copy;
+      state.backward = copy;
+      state.copy_seconds = stream(
+          copy +
+          unit.held(elements(weight)) * static_cast<int64_t>(c10::elementSize(unit.held_dtype())));
+    }
+    for (const TensorDeclaration& tensor : weight) {
+      add_adapter(state, homes, linear_layer(config_, tensor));
+    }
+    return state;
+  }
+  void add_adapter(LinearState& state, const Homes& homes, const LinearDeclaration& layer) const {
+    const AdapterSet& adapters = work_.decoder.adapters;
+    const auto found = adapters.layers.find(layer.name);
+    if (found == adapters.layers.end()) {
+      return;
+    }
+    const int64_t rank = found->second.rank;
+    const AdapterTensors names = adapter_tensors(layer, found->second);
+    const int64_t queued = (homes.at(names.a.name)->trainable() ? 1 : 0) +
+        (homes.at(names.b.name)->trainable() ? 1 : 0);
+    const int64_t narrow = matrix(rank);
+    const int64_t dropped = adapters.dropout > 0 ? matrix(layer.inputs) : 0;
+    if (state.adapters++ == 0) { // the others find more of the queue gone
+      state.later = dropped - narrow;
+    }
+    state.reads = state.reads || queued > 0;
+    state.queued += queued * narrow;
+    state.adding = std::max(state.adding, dropped + narrow);
+    state.forward = std::max(state.forward, dropped + narrow);
+    state.backward = std::max(state.backward, 2 * dropped + narrow);
+    state.adapter_flops += 2 * static_cast<double>(rows_ * rank * (layer.inputs + layer.outputs));
+    const double both = product(rows_, rank, layer.inputs) + product(rows_, rank, layer.outputs);
+    state.adapter_seconds += both + stream(2 * dropped);
+    state.adapter_input_seconds += 2 * both + stream(2 * dropped); // both again for the weights
+    state.adapter_weight_seconds += weight_product(rows_, rank, layer.inputs) +
+        weight_product(rows_, layer.outputs, rank) + stream(2 * dropped);
+  }
+  /// Of the queue, what is there besides the weight's operands.
+  static int64_t beside_weights(const LinearState& state) {
+    return state.bias_gradient + state.queued;
+  }
+  /// Above the queue, when its weight gradients are made: x with dropout. The last user of the output's
+  /// gradient has freed that (`upstream` bytes) before.
+  static int64_t later_bytes(const LinearState& state, int64_t upstream) {
+    return state.adapters == 0 ? 0 : state.later - (state.adapters == 1 ? upstream : 0);
+  }
+  static double back_seconds(const LinearState& state) {
+    return state.copy_seconds + state.adapter_input_seconds;
+  }
+  static int64_t elements(const TensorGroup& group) {
+    int64_t count = 0;
+    for (const TensorDeclaration& tensor : group) {
+      count += tensor.elements();
+    }
+    return count;
+  }
+
+  BlockCost embedding(const Homes& homes) const {
     const bool learned = !family_.rotary;
+    const bool table = homes.at(embedding_tensor(config_).name)->trainable();
+    const bool positions = trains(homes, position_tensor(config_));
     const int64_t dropped = work_.decoder.embedding_dropout > 0 ? hidden_ : 0;
     BlockCost cost{.value_bytes = {hidden_}};
-    cost.weight_jobs_bytes = hidden_ + (learned ? 2 : 1) * rows_ * kIdBytes;
-    cost.forward_workspace = {.none = dropped, .lean = dropped, .full = dropped};
+    const int64_t looked_up = (table ? 1 : 0) + (positions ? 1 : 0);
+    cost.weight_jobs_bytes = looked_up == 0 ? 0 : hidden_ + looked_up * rows_ * kIdBytes;
+    // positions are looked up row by row where they are packed
+    const int64_t beside = learned && work_.packed ? hidden_ : dropped;
+    cost.forward_workspace = {.none = beside, .lean = beside, .full = beside};
     // the positions' numbers, repeated for each sample
-    const int64_t numbers = work_.tokens * (1 + (work_.samples > 1 ? work_.samples : 0)) * kIdBytes;
-    cost.backward_workspace.lean = dropped + (learned ? numbers : 0);
+    const int64_t repeated = work_.samples > 1 ? work_.samples : 0;
+    const int64_t numbers = work_.packed ? 0 : work_.tokens * (1 + repeated) * kIdBytes;
+    cost.backward_workspace.lean = dropped + (positions ? numbers : 0);
     cost.backward_workspace.full = cost.backward_workspace.lean;
     cost.forward_seconds = stream(2 * hidden_ + 2 * dropped) + (learned ? stream(2 * hidden_) : 0);
-    cost.weight_seconds =
-        (learned ? 2 : 1) * stream(hidden_ + 2 * kFloatBytes * rows_ * config_.hidden_size);
+    cost.weight_seconds = static_cast<double>(looked_up) *
+        stream(hidden_ + 2 * work_.precision.gradient_bytes() * rows_ * config_.hidden_size);
     return cost;
   }
 
@@ -152,20 +276,29 @@ class DecoderCost {
     int64_t sums = 0;
     int64_t gradients = 0;
   };
-  HeadNorms head_norms() const {
+  HeadNorms head_norms(const Homes& homes, const AttentionTensors& of) const {
     if (!family_.head_norms) {
       return {};
     }
+    const bool q = trains(homes, of.q_norm);
+    const bool k = trains(homes, of.k_norm);
     const int64_t heads = config_.num_attention_heads;
     const int64_t all_heads = heads + config_.num_key_value_heads;
     const int64_t gradient = config_.head_dim * kFloatBytes;
     return {
         .bytes = matrix(q_width_ + kv_width_) + rows_ * all_heads * kFloatBytes,
-        .sums = norm_partial_bytes(rows_ * heads, config_.head_dim) + gradient,
-        .gradients = 2 * gradient};
+        .sums = q || k
+            ? norm_partial_bytes(rows_ * (q ? heads : all_heads - heads), config_.head_dim) +
+                gradient
+            : 0,
+        .gradients = ((q ? 1 : 0) + (k ? 1 : 0)) * gradient};
   }
 
-  BlockCost attention(int64_t window) const {
+  BlockCost attention(int64_t layer, const Homes& homes) const {
+    const AttentionTensors of = attention_tensors(config_, layer);
+    const LinearState first = linear_state(homes, of.qkv, of.qkv_bias);
+    const LinearState last = linear_state(homes, of.output, of.output_bias);
+    const NormGradients gradients = norm_gradients(homes, of.norm, of.norm_bias);
     const int64_t width = q_width_ + 2 * kv_width_;
     const int64_t qkv = matrix(width);
     const int64_t attended = matrix(q_width_);
@@ -174,67 +307,87 @@ class DecoderCost {
     const int64_t tiles = threads * attention_tile_bytes(config_.head_dim, 0);
     const int64_t backward_tiles = threads *
         attention_tile_bytes(config_.head_dim, element_ == kFloatBytes ? 0 : work_.tokens);
-    const HeadNorms heads = head_norms();
+    const HeadNorms heads = head_norms(homes, of);
 
     BlockCost cost{.value_bytes = {hidden_}};
     cost.lean_bytes = statistics_ + qkv + attended + logsumexp;
-    cost.full_bytes = cost.lean_bytes + hidden_ + heads.bytes;
-    cost.weight_jobs_bytes = hidden_ + attended + qkv + hidden_ + norm_gradients_ + heads.gradients;
+    const int64_t kept = first.reads ? hidden_ : 0; // what the norm gave
+    cost.full_bytes = cost.lean_bytes + kept + heads.bytes;
+    cost.weight_jobs_bytes = (last.reads ? hidden_ + attended : 0) +
+        (first.reads ? qkv + hidden_ : 0) + beside_weights(first) + beside_weights(last) +
+        gradients.bytes + heads.gradients;
+    cost.weight_workspace = std::max<int64_t>(
+        {0,
+         later_bytes(last, dropped_),
+         later_bytes(first, qkv) - last.queued - (last.reads ? dropped_ + attended : 0)});
     // norm and q, k, v; then attention; then the projection beside the value
-    const int64_t projected = hidden_ + statistics_ + qkv;
-    const int64_t value = hidden_ + dropped_;
+    const int64_t projected = hidden_ + statistics_ + qkv + first.forward;
+    const int64_t value = hidden_ + std::max(dropped_, last.forward);
     const int64_t attending = cost.lean_bytes + heads.bytes + tiles;
     cost.forward_workspace.none =
         above(hidden_, {projected, attending, statistics_ + attended + logsumexp + value});
     cost.forward_workspace.lean =
         above(hidden_ + cost.lean_bytes, {projected, attending, cost.lean_bytes + value});
-    cost.forward_workspace.full =
-        above(hidden_ + cost.full_bytes, {cost.full_bytes + tiles, cost.full_bytes + value});
+    cost.forward_workspace.full = above(
+        hidden_ + cost.full_bytes, {projected, cost.full_bytes + tiles, cost.full_bytes + value});
     // through the projection, attention and the norms of heads; the tape goes; through q, k, v and
     // the norm
     const int64_t spent = qkv + attended + logsumexp;
     const int64_t through =
         attended + qkv + std::max(backward_tiles, heads.sums - attended - logsumexp);
-    const int64_t norm = 2 * hidden_ + norm_sums_;
+    const int64_t norm = 2 * hidden_ + gradients.sums;
+    const int64_t back = attended + dropped_ + last.backward;
+    const int64_t normed = qkv + hidden_ + first.backward; // the gradient of what the norm gave
     cost.backward_workspace.lean = above(
         hidden_,
-        {attended + dropped_,
+        {back,
          through + heads.bytes,
-         qkv + hidden_ + statistics_ - spent,
+         qkv + (first.reads ? hidden_ + statistics_ : 0) - spent,
+         normed - spent,
          norm - spent});
     const int64_t all_spent = spent + heads.bytes;
-    cost.backward_workspace.full =
-        above(hidden_, {attended + dropped_, through, qkv - all_spent, norm - all_spent - hidden_});
+    cost.backward_workspace.full = above(
+        hidden_,
+        {back, through, qkv - all_spent, normed - all_spent - kept, norm - all_spent - kept});
 
     const double rows = static_cast<double>(rows_);
     // scores and weighted sum over the keys that are seen
     const double scores = static_cast<double>(work_.samples) * 4 * static_cast<double>(q_width_) *
-        static_cast<double>(kernels::causal_pairs(work_.tokens, window));
+        static_cast<double>(kernels::causal_pairs(work_.tokens, config_.window(layer)));
     const double products =
         rows * 2 * static_cast<double>(config_.hidden_size * (2 * q_width_ + 2 * kv_width_));
-    cost.forward_flops = products + scores;
-    cost.value_flops = rows * 2 * static_cast<double>(config_.hidden_size * q_width_);
+    cost.forward_flops = products + scores + first.adapter_flops + last.adapter_flops;
+    cost.value_flops =
+        rows * 2 * static_cast<double>(config_.hidden_size * q_width_) + last.adapter_flops;
     cost.backward_flops = 2 * cost.forward_flops;
 
     const int64_t hidden_size = config_.hidden_size;
     const double pass = stream(2 * matrix(q_width_ + kv_width_)); // over q and k
     const double rotary = family_.rotary ? pass : 0;
     const double normed_heads = family_.head_norms ? pass : 0;
-    const double output = product(rows_, hidden_size, q_width_);
+    const double output =
+        product(rows_, hidden_size, q_width_) + last.copy_seconds + last.adapter_seconds;
     cost.value_seconds = {.lean = output, .full = output};
     cost.lean_seconds = stream(2 * hidden_) + (family_.head_norms ? normed_heads + rotary : 0);
     cost.forward_seconds = stream(2 * hidden_) + product(rows_, width, hidden_size) + rotary +
-        normed_heads + seconds(scores, static_cast<double>(qkv + attended)) + output;
+        normed_heads + seconds(scores, static_cast<double>(qkv + attended)) + output +
+        first.copy_seconds + first.adapter_seconds;
     // five products where the forward has two: the scores are computed again
     cost.input_seconds = product(rows_, q_width_, hidden_size) +
         seconds(2.5 * scores, static_cast<double>(2 * qkv + 2 * attended)) + rotary +
-        2 * normed_heads + product(rows_, hidden_size, width) + stream(4 * hidden_);
-    cost.weight_seconds =
-        weight_product(rows_, hidden_size, q_width_) + weight_product(rows_, width, hidden_size);
+        2 * normed_heads + product(rows_, hidden_size, width) + stream(4 * hidden_) +
+        back_seconds(first) + back_seconds(last);
+    cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, q_width_) : 0) +
+        (first.trained ? weight_product(rows_, width, hidden_size) : 0) +
+        first.adapter_weight_seconds + last.adapter_weight_seconds;
     return cost;
   }
 
-  BlockCost mlp() const {
+  BlockCost mlp(int64_t layer, const Homes& homes) const {
+    const MlpTensors of = mlp_tensors(config_, layer);
+    const LinearState first = linear_state(homes, of.inner, of.inner_bias);
+    const LinearState last = linear_state(homes, of.down, of.down_bias);
+    const NormGradients gradients = norm_gradients(homes, of.norm, of.norm_bias);
     const int64_t hidden_size = config_.hidden_size;
     const int64_t inner = config_.intermediate_size;
     const int64_t gated = matrix(inner);
@@ -246,45 +399,80 @@ class DecoderCost {
 
     BlockCost cost{.value_bytes = {hidden_}};
     cost.lean_bytes = statistics_ + gate_up;
-    cost.full_bytes = cost.lean_bytes + hidden_ + gated;
-    cost.weight_jobs_bytes = hidden_ + gated + gate_up + hidden_ + norm_gradients_;
+    const int64_t kept = first.reads ? hidden_ : 0; // what the norm gave
+    const int64_t kept_product = last.reads ? gated : 0;
+    const int64_t without = cost.lean_bytes + kept;
+    cost.full_bytes = without + kept_product;
+    cost.weight_jobs_bytes = (last.reads ? hidden_ + gated : 0) +
+        (first.reads ? gate_up + hidden_ : 0) + beside_weights(first) + beside_weights(last) +
+        gradients.bytes;
+    cost.weight_workspace = std::max<int64_t>(
+        {0,
+         later_bytes(last, dropped_),
+         later_bytes(first, gate_up) - last.queued - (last.reads ? dropped_ + gated : 0)});
     // norm, gate and up; their product; the projection beside the value
-    const int64_t projected = hidden_ + statistics_ + gate_up;
-    const int64_t value = hidden_ + dropped_;
+    const int64_t projected = hidden_ + statistics_ + gate_up + first.forward;
+    const int64_t value = hidden_ + std::max(dropped_, last.forward);
     cost.forward_workspace.none = above(
         hidden_, {projected, cost.lean_bytes + gated + activated, statistics_ + gated + value});
     cost.forward_workspace.lean = above(
         hidden_ + cost.lean_bytes,
         {projected, cost.lean_bytes + gated + activated, cost.lean_bytes + gated + value});
-    cost.forward_workspace.full =
-        above(hidden_ + cost.full_bytes, {cost.full_bytes + activated, cost.full_bytes + value});
+    cost.forward_workspace.full = above(
+        hidden_ + cost.full_bytes,
+        {projected, without + gated + activated, without + gated + value});
     // through the projection and the product (in its place without a gate), a lean tape's product
     // redone; the norm
     const int64_t through = dropped_ + gated + (family_.gated ? gate_up : 0) + 2 * activated;
-    const int64_t norm = 2 * hidden_ + norm_sums_;
-    cost.backward_workspace.lean =
-        above(hidden_, {through + gated, hidden_ + statistics_, norm - gate_up});
-    cost.backward_workspace.full = above(hidden_, {through, norm - gate_up - gated - hidden_});
+    const int64_t back = dropped_ + gated + last.backward;
+    const int64_t adapted = dropped_ + gated - (family_.gated ? 0 : gate_up) + last.adding;
+    const int64_t normed = hidden_ + first.backward; // the gradient of what the norm gave
+    const int64_t norm = 2 * hidden_ + gradients.sums;
+    cost.backward_workspace.lean = above(
+        hidden_,
+        {back,
+         through + kept_product,
+         adapted + kept_product,
+         first.reads ? hidden_ + statistics_ : 0,
+         normed,
+         norm - gate_up});
+    cost.backward_workspace.full = above(
+        hidden_,
+        {back,
+         through,
+         adapted,
+         normed - kept_product - kept,
+         norm - gate_up - kept_product - kept});
 
-    cost.value_flops = static_cast<double>(rows_) * 2 * static_cast<double>(hidden_size * inner);
-    cost.forward_flops = (family_.gated ? 3 : 2) * cost.value_flops;
+    const double one = static_cast<double>(rows_) * 2 * static_cast<double>(hidden_size * inner);
+    cost.value_flops = one + last.adapter_flops;
+    cost.forward_flops = (family_.gated ? 3 : 2) * one + first.adapter_flops + last.adapter_flops;
     cost.backward_flops = 2 * cost.forward_flops;
 
     const double norm_seconds = stream(2 * hidden_);
     const double product_seconds = stream(gate_up + gated);
-    const double down = product(rows_, hidden_size, inner);
+    const double down =
+        product(rows_, hidden_size, inner) + last.copy_seconds + last.adapter_seconds;
     cost.value_seconds = {.lean = down, .full = down};
     cost.lean_seconds = norm_seconds + product_seconds;
-    cost.forward_seconds = cost.lean_seconds + product(rows_, inner_, hidden_size) + down;
+    cost.forward_seconds = cost.lean_seconds + product(rows_, inner_, hidden_size) + down +
+        first.copy_seconds + first.adapter_seconds;
     cost.input_seconds = product(rows_, inner, hidden_size) + stream(2 * gate_up + gated) +
-        product(rows_, hidden_size, inner_) + stream(4 * hidden_);
-    cost.weight_seconds =
-        weight_product(rows_, hidden_size, inner) + weight_product(rows_, inner_, hidden_size);
+        product(rows_, hidden_size, inner_) + stream(4 * hidden_) + back_seconds(first) +
+        back_seconds(last);
+    cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, inner) : 0) +
+        (first.trained ? weight_product(rows_, inner_, hidden_size) : 0) +
+        first.adapter_weight_seconds + last.adapter_weight_seconds;
     return cost;
   }
 
   /// A chunk of rows at a time, forward and back.
-  BlockCost head() const {
+  BlockCost head(const Homes& homes) const {
+    const HeadTensors of = head_tensors(config_);
+    const std::string weight =
+        of.weight.empty() ? embedding_tensor(config_).name : of.weight.front().name;
+    const bool trained = homes.at(weight)->trainable();
+    const bool norm = trains(homes, of.norm) || trains(homes, of.norm_bias);
     const int64_t hidden_size = config_.hidden_size;
     const int64_t vocabulary = config_.vocab_size;
     const int64_t chunk_rows = std::min(
@@ -304,14 +492,14 @@ class DecoderCost {
     cost.forward_workspace.full = std::max(
         selected - hidden_,
         targets + logits + taken + 2 * chunk +
-            norm_parameters_ * norm_partial_bytes(chunk_rows, hidden_size));
+            (norm ? norm_parameters_ * norm_partial_bytes(chunk_rows, hidden_size) : 0));
     cost.forward_workspace.lean = cost.forward_workspace.full;
     cost.forward_flops =
         2 * static_cast<double>(rows_ * hidden_size) * static_cast<double>(vocabulary);
     cost.backward_flops = 2 * cost.forward_flops;
     const double of_a_chunk = stream(2 * chunk) + // its rows are taken
         stream(2 * chunk) + product(chunk_rows, vocabulary, hidden_size) + stream(2 * logits) +
-        weight_product(chunk_rows, vocabulary, hidden_size) +
+        (trained ? weight_product(chunk_rows, vocabulary, hidden_size) : 0) +
         product(chunk_rows, hidden_size, vocabulary) + stream(3 * chunk) + stream(2 * chunk);
     cost.forward_seconds =
         of_a_chunk * static_cast<double>(rows_) / static_cast<double>(chunk_rows);
@@ -324,14 +512,13 @@ class DecoderCost {
   const DeviceSpeed& device_;
   int64_t rows_;
   int64_t element_; // bytes
+  double gradient_; // bytes
   int64_t q_width_;
   int64_t kv_width_;
   int64_t inner_; // columns of the MLP's first product
   int64_t norm_parameters_; // vectors: gain, or gain and bias
   int64_t hidden_; // bytes of [rows, hidden_size]
   int64_t statistics_; // of a norm, a float or two a row
-  int64_t norm_gradients_; // of its parameters
-  int64_t norm_sums_; // what its backward sums them in
   int64_t dropped_; // what dropout of the residual needs besides its result
 };
 
@@ -341,7 +528,6 @@ ModelCost analytic_cost(
     const DecoderConfig& config,
     const DecoderWork& work,
     const DeviceSpeed& device) {
-  check(!work.decoder.trainable, "the cost of frozen parameters is not known in closed form");
   check(work.samples > 0 && work.tokens > 0, "a micro-batch without tokens");
   return DecoderCost(config, work, device).model();
 }

@@ -10,6 +10,7 @@
 // queued weight gradients are exactly those of the blocks; so are workspaces, but for the scratch
 // that a library of matrix products asks for. Every row counts as one with a target.
 
+#include <palimpsest/core/contracts/precision.h>
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/plan/cost_model.h>
@@ -22,8 +23,10 @@ namespace palimpsest {
 struct DecoderWork {
   int64_t samples = 1;
   int64_t tokens = 0; ///< of each sample
-  DecoderOptions decoder = {}; ///< all parameters are trained: `trainable` stays empty
-  int moment_count = 2; ///< fp32 moments of each parameter's optimizer
+  bool packed = false; ///< several documents share a sample, so that positions come with it
+  DecoderOptions decoder = {};
+  int moment_count = 2; ///< of each parameter's optimizer
+  StatePrecision precision = {};
 };
 
 /// A kernel takes max(FLOPs / flops, bytes / bandwidth) + latency: the roofline (Williams et al.

@@ -18,8 +18,9 @@ class AdamW final : public Optimizer {
   int moment_count() const override {
     return 2;
   }
-  /// Updates the fp32 master and refreshes the bf16 parameters from it; without a master the fp32
-  /// parameters themselves.
+  /// Updates the fp32 master and refreshes the parameters from it, rounded to nearest; without a
+  /// master the parameters themselves, rounded stochastically where they are bf16. bf16 moments are
+  /// rounded stochastically.
   void step(ParamShard& shard, const UpdateScalars& scalars) const override;
 
  private:

@@ -2,37 +2,49 @@
 
 #include <palimpsest/core/base/error.h>
 
+#include <algorithm>
+#include <initializer_list>
+#include <string>
 #include <utility>
 
 namespace palimpsest {
 
 namespace {
 
-void check_buffer(const at::Tensor& buffer, at::ScalarType dtype, int64_t numel, const char* name) {
+void check_buffer(
+    const at::Tensor& buffer,
+    std::initializer_list<at::ScalarType> dtypes,
+    int64_t numel,
+    const char* name) {
+  std::string allowed;
+  for (const at::ScalarType dtype : dtypes) {
+    allowed += (allowed.empty() ? "" : " or ") + std::string(c10::toString(dtype));
+  }
   check(
-      buffer.defined() && buffer.scalar_type() == dtype && buffer.dim() == 1 &&
-          buffer.numel() == numel && buffer.is_contiguous(),
+      buffer.defined() && std::ranges::count(dtypes, buffer.scalar_type()) == 1 &&
+          buffer.dim() == 1 && buffer.numel() == numel && buffer.is_contiguous(),
       "the shard's {} must be flat {} of {} elements",
       name,
-      c10::toString(dtype),
+      allowed,
       numel);
 }
 
 void check_shard(const ParamShard& shard, int moment_count) {
   const bool has_master = shard.master.defined();
   const int64_t numel = shard.parameters.numel();
-  check_buffer(shard.parameters, has_master ? at::kBFloat16 : at::kFloat, numel, "parameters");
+  const auto other = has_master ? at::kHalf : at::kFloat;
+  check_buffer(shard.parameters, {at::kBFloat16, other}, numel, "parameters");
   if (has_master) {
-    check_buffer(shard.master, at::kFloat, numel, "master");
+    check_buffer(shard.master, {at::kFloat}, numel, "master");
   }
-  check_buffer(shard.gradient, at::kFloat, numel, "gradient");
+  check_buffer(shard.gradient, {at::kFloat, at::kBFloat16}, numel, "gradient");
   check(
       std::cmp_equal(shard.moments.size(), moment_count),
       "{} moments where the optimizer has {}",
       shard.moments.size(),
       moment_count);
   for (const at::Tensor& moment : shard.moments) {
-    check_buffer(moment, at::kFloat, numel, "moments");
+    check_buffer(moment, {at::kFloat, at::kBFloat16}, numel, "moments");
   }
   int64_t covered = 0;
   for (const GroupRange& group : shard.groups) {
@@ -52,6 +64,7 @@ void check_shard(const ParamShard& shard, int moment_count) {
 void for_each_group(
     const ParamShard& shard,
     int moment_count,
+    uint64_t seed,
     const std::function<void(const GroupRange&, const UpdateBuffers&)>& update) {
   check_shard(shard, moment_count);
   const bool has_master = shard.master.defined();
@@ -66,8 +79,12 @@ void for_each_group(
       buffers.moments.push_back(part(moment));
     }
     if (has_master) {
-      buffers.bf16_copy = part(shard.parameters);
+      buffers.copy = part(shard.parameters);
     }
+    buffers.rounding = {
+        .seed = seed,
+        .unit = static_cast<uint32_t>(shard.unit),
+        .first = shard.begin + group.begin};
     update(group, buffers);
   }
 }

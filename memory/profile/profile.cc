@@ -42,15 +42,15 @@ int64_t owned_bytes(Tape& tape, TensorSpan elsewhere) {
 /// Gives units that are not bound zeros to compute with, and gradient buffers; takes them back.
 class BoundUnits {
  public:
-  BoundUnits(Chain& chain, const std::vector<int>& units) {
+  BoundUnits(Chain& chain, const std::vector<int>& units, at::ScalarType gradients) {
     for (const int index : units) {
       ParamUnit& unit = *chain.units[static_cast<size_t>(index)];
       if (!unit.data().defined()) {
-        unit.bind_data(at::zeros({unit.numel()}, unit.dtype()));
+        unit.bind_data(at::zeros({unit.held(unit.numel())}, unit.held_dtype()));
         data_.push_back(&unit);
       }
       if (unit.trainable() && !unit.grad().defined()) {
-        unit.bind_grad(at::zeros({unit.numel()}, at::kFloat));
+        unit.bind_grad(at::zeros({unit.numel()}, gradients));
         grads_.push_back(&unit);
       }
     }
@@ -125,14 +125,13 @@ class Profiler {
 
  private:
   UnitCost unit_cost(const ParamUnit& unit) const {
-    const auto element = static_cast<int64_t>(c10::elementSize(unit.dtype()));
     UnitCost cost{
-        .name = unit.name(), .elements = unit.numel(), .parameter_bytes = unit.numel() * element};
+        .name = unit.name(), .elements = unit.numel(), .parameter_bytes = unit.held_bytes()};
     cost.frozen = !unit.trainable();
     if (unit.trainable()) {
-      const int masters = unit.dtype() == at::kFloat ? 0 : 1;
-      cost.gradient_bytes = unit.numel() * 4;
-      cost.state_bytes = unit.numel() * 4 * (masters + options_.moment_count);
+      const StatePrecision& precision = options_.precision;
+      cost.gradient_bytes = unit.numel() * precision.gradient_bytes();
+      cost.state_bytes = unit.numel() * precision.state_bytes(unit.dtype(), options_.moment_count);
     }
     return cost;
   }
@@ -154,10 +153,23 @@ class Profiler {
     return inputs;
   }
 
-  static std::string key(const std::string& kind, TensorSpan inputs) {
-    std::string text = kind;
+  /// What blocks that cost the same have in common: their kind, their inputs' sizes, and which of
+  /// their parameters are trained.
+  std::string key(const ChainBlock& entry, TensorSpan inputs) const {
+    std::string text = entry.block->kind();
     for (const at::Tensor& input : inputs) {
       text += fmt::format(" {}", fmt::join(input.sizes(), "x"));
+    }
+    for (const int index : entry.units) {
+      const ParamUnit& unit = *chain_.units[static_cast<size_t>(index)];
+      text += unit.codec() != nullptr ? fmt::format("; {}", unit.codec()->name())
+          : unit.trainable()          ? "; trained"
+                                      : "; frozen";
+      for (const Parameter& parameter : unit.parameters()) {
+        const std::string& name = parameter.name;
+        const auto shared = std::ranges::mismatch(name, entry.name).in1 - name.begin();
+        text += " " + name.substr(static_cast<size_t>(shared));
+      }
     }
     return text;
   }
@@ -165,9 +177,9 @@ class Profiler {
   BlockCost block_cost(int index) {
     const ChainBlock& entry = chain_.blocks[static_cast<size_t>(index)];
     const Tensors inputs = operands(entry.reads);
-    auto [found, fresh] = known_.try_emplace(key(entry.block->kind(), inputs));
+    auto [found, fresh] = known_.try_emplace(key(entry, inputs));
     if (fresh) {
-      const BoundUnits bound(chain_, entry.units);
+      const BoundUnits bound(chain_, entry.units, options_.precision.gradients);
       found->second = measure_block(entry, inputs);
     }
     BlockCost cost = found->second.cost;
@@ -352,7 +364,7 @@ class Profiler {
     const Tensors inputs = operands(chain_.terminal_reads);
     BlockCost cost{.name = chain_.terminal->kind(), .reads = chain_.terminal_reads};
     cost.units = chain_.terminal_units;
-    const BoundUnits bound(chain_, cost.units);
+    const BoundUnits bound(chain_, cost.units, options_.precision.gradients);
     std::vector<Measured> times;
     for (Repeats repeats(options_); repeats.more();) {
       const Measured evaluated =

@@ -8,13 +8,15 @@
 // Parameters need not be there: while a block is measured, units that are not bound get zeros.
 
 #include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/contracts/precision.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/plan/cost_model.h>
 
 namespace palimpsest {
 
 struct ProfileOptions {
-  int moment_count = 0; // fp32 moments of a trainable unit's optimizer
+  int moment_count = 0; // of a trainable unit's optimizer
+  StatePrecision precision = {};
   /// Of each block's measurement, after one that compiles its kernels; medians count. Of a block
   /// that takes long, fewer, but at least one.
   int repeats = 5;

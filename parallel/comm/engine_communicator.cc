@@ -215,7 +215,7 @@ void add_parts(const at::Tensor& parts, const at::Tensor& sum, int ranks) {
     for (int rank = 0; rank < ranks; ++rank) {
       pointers.push_back(bytes + rank * n * parts.element_size());
     }
-    add_in_order(pointers, parts.scalar_type(), sum.data_ptr<float>(), n);
+    add_in_order(pointers, parts.scalar_type(), sum.data_ptr(), sum.scalar_type(), n);
     return;
   }
   const at::Tensor flat = parts.view({-1});

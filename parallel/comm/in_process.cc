@@ -155,7 +155,11 @@ void perform(Round& round, const Group& group, int part) {
       const at::Tensor& sum = mine->second.out;
       const size_t offset = part * sum.numel() * mine->second.in.element_size();
       add_in_order(
-          inputs(round, offset), mine->second.in.scalar_type(), sum.data_ptr<float>(), sum.numel());
+          inputs(round, offset),
+          mine->second.in.scalar_type(),
+          sum.data_ptr(),
+          sum.scalar_type(),
+          sum.numel());
       return;
     }
     case Kind::kAllReduce:

@@ -52,8 +52,8 @@ void check_reduce_scatter(const at::Tensor& whole, const at::Tensor& mine, int s
       "reduce_scatter: {} cannot be added",
       c10::toString(dtype));
   check(
-      mine.scalar_type() == at::kFloat,
-      "reduce_scatter: sums are Float, not {}",
+      mine.scalar_type() == at::kFloat || mine.scalar_type() == at::kBFloat16,
+      "reduce_scatter: sums are Float or BFloat16, not {}",
       c10::toString(mine.scalar_type()));
   check(!overlap(whole, mine), "reduce_scatter: the sum lies inside what is added");
 }

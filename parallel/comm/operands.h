@@ -13,7 +13,7 @@ namespace palimpsest {
 
 /// mine [n], whole [size n], of one dtype and device.
 void check_all_gather(const at::Tensor& mine, const at::Tensor& whole, int size);
-/// whole [size n] of fp32, bf16 or fp16; mine [n] of fp32, elsewhere in memory.
+/// whole [size n] of fp32, bf16 or fp16; mine [n] of fp32 or bf16, elsewhere in memory.
 void check_reduce_scatter(const at::Tensor& whole, const at::Tensor& mine, int size);
 /// uint8, int32, int64, fp16, bf16, fp32 or fp64.
 void check_all_reduce(const at::Tensor& tensor);

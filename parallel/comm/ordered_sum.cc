@@ -20,14 +20,14 @@ constexpr int64_t kBlock = 2048;
 /// What is worth a thread of its own.
 constexpr int64_t kGrain = 65'536;
 
-template <typename T>
-void add_parts(std::span<const void* const> parts, float* onto, int64_t begin, int64_t end) {
+template <typename T, typename Sum>
+void add_parts(std::span<const void* const> parts, Sum* onto, int64_t begin, int64_t end) {
   for (int64_t first = begin; first < end; first += kBlock) {
     const int64_t stop = std::min(first + kBlock, end);
     for (const void* part : parts) {
       const T* const source = static_cast<const T*>(part);
       for (int64_t i = first; i < stop; ++i) {
-        onto[i] += static_cast<float>(source[i]);
+        onto[i] = static_cast<Sum>(static_cast<float>(onto[i]) + static_cast<float>(source[i]));
       }
     }
   }
@@ -81,13 +81,8 @@ void reduce_typed(std::span<const void* const> parts, ReduceOp op, void* result,
   });
 }
 
-} // namespace
-
-void add_in_order(
-    std::span<const void* const> parts,
-    at::ScalarType dtype,
-    float* onto,
-    int64_t n) {
+template <typename Sum>
+void add_typed(std::span<const void* const> parts, at::ScalarType dtype, Sum* onto, int64_t n) {
   at::parallel_for(0, n, kGrain, [&](int64_t begin, int64_t end) {
     switch (dtype) {
       case at::kFloat:
@@ -100,6 +95,25 @@ void add_in_order(
         check(false, "a sum of {}", c10::toString(dtype));
     }
   });
+}
+
+} // namespace
+
+void add_in_order(
+    std::span<const void* const> parts,
+    at::ScalarType dtype,
+    void* onto,
+    at::ScalarType onto_dtype,
+    int64_t n) {
+  check(
+      onto_dtype == at::kFloat || onto_dtype == at::kBFloat16,
+      "a sum in {}",
+      c10::toString(onto_dtype));
+  if (onto_dtype == at::kFloat) {
+    add_typed(parts, dtype, static_cast<float*>(onto), n);
+  } else {
+    add_typed(parts, dtype, static_cast<c10::BFloat16*>(onto), n);
+  }
 }
 
 void reduce_in_order(

@@ -11,10 +11,6 @@
 namespace palimpsest {
 namespace {
 
-bool has_master(const ParamUnit& unit) {
-  return unit.trainable() && unit.dtype() != at::kFloat;
-}
-
 /// The part of a whole unit's groups that a range has, counted from its start.
 std::vector<GroupRange> cut_groups(const std::vector<GroupRange>& whole, ElementRange range) {
   std::vector<GroupRange> part;
@@ -59,6 +55,10 @@ ShardedParamStore::~ShardedParamStore() {
   }
 }
 
+bool ShardedParamStore::has_master(const ParamUnit& unit) const {
+  return unit.trainable() && settings_.precision.has_master(unit.dtype());
+}
+
 void ShardedParamStore::allocate(int number, const std::vector<GroupRange>& decay_groups) {
   ParamUnit& unit = unit_at(number);
   Entry& entry = this->entry(number);
@@ -72,10 +72,11 @@ void ShardedParamStore::allocate(int number, const std::vector<GroupRange>& deca
     const ScopedCategory category(memory_, Category::kParameters);
     const int64_t held = sharded ? entry.layout.shard : entry.layout.whole();
     const int64_t used = sharded ? own : unit.numel();
-    entry.parameters = at::empty({held}, unit.dtype());
-    entry.parameters.narrow(0, used, held - used).zero_();
+    entry.parameters = at::empty({unit.held(held)}, unit.held_dtype());
+    entry.parameters.narrow(0, unit.held(used), unit.held(held) - unit.held(used)).zero_();
   }
-  shard.parameters = entry.parameters.narrow(0, sharded ? 0 : entry.range.begin, own);
+  shard.parameters =
+      entry.parameters.narrow(0, sharded ? 0 : unit.held(entry.range.begin), unit.held(own));
   if (!sharded) {
     unit.bind_data(entry.parameters);
   }
@@ -83,12 +84,14 @@ void ShardedParamStore::allocate(int number, const std::vector<GroupRange>& deca
     return;
   }
   shard.groups = cut_groups(decay_groups, entry.range);
+  shard.unit = number;
+  shard.begin = entry.range.begin;
   const ScopedCategory category(memory_, Category::kOptimizer);
   if (has_master(unit)) {
     shard.master = at::empty({own}, at::kFloat);
   }
   for (int moment = 0; moment < settings_.moment_count; ++moment) {
-    shard.moments.push_back(at::zeros({own}, at::kFloat));
+    shard.moments.push_back(at::zeros({own}, settings_.precision.moments));
   }
 }
 
@@ -108,7 +111,7 @@ Ticket ShardedParamStore::gather(int number) {
   check(settings_.placement.shards_parameters(), "unit {} is whole already", number);
   check(!unit.data().defined(), "unit {} is gathered twice", number);
   const ScopedCategory category(memory_, Category::kParameters);
-  const at::Tensor whole = at::empty({entry.layout.whole()}, unit.dtype());
+  const at::Tensor whole = at::empty({unit.held(entry.layout.whole())}, unit.held_dtype());
   Ticket arriving;
   if (groups_.shard == nullptr) {
     whole.copy_(entry.parameters);
@@ -134,7 +137,7 @@ void ShardedParamStore::open(const Slot& slot) {
   const ScopedCategory category(memory_, Category::kGradients);
   if (slot.kind == SlotKind::kGradBuffer) {
     check(!unit.grad().defined(), "{} begins twice", to_text(slot));
-    unit.bind_fresh_grad(at::empty({entry.layout.whole()}, at::kFloat));
+    unit.bind_fresh_grad(at::empty({entry.layout.whole()}, settings_.precision.gradients));
     if (!reduces_to_shards()) {
       entry.shard.gradient = unit.grad();
     }
@@ -145,7 +148,7 @@ void ShardedParamStore::open(const Slot& slot) {
       "{} is no gradient here",
       to_text(slot));
   check(!entry.grad_shard.defined(), "{} begins twice", to_text(slot));
-  entry.grad_shard = at::zeros({entry.layout.shard}, at::kFloat);
+  entry.grad_shard = at::zeros({entry.layout.shard}, settings_.precision.gradients);
   entry.shard.gradient = entry.grad_shard.narrow(0, 0, entry.range.size());
 }
 

@@ -19,6 +19,7 @@
 
 #include <palimpsest/core/contracts/param_store.h>
 #include <palimpsest/core/contracts/param_unit.h>
+#include <palimpsest/core/contracts/precision.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/parallel/mesh/mesh_groups.h>
@@ -33,11 +34,12 @@ class ShardedParamStore final : public ParamStore {
   struct Settings {
     Placement placement{};
     bool reproducible = false; ///< as in JobDescription
-    int moment_count = 0; ///< fp32 tensors per trainable unit
+    int moment_count = 0; ///< tensors per trainable unit
+    StatePrecision precision = {};
   };
 
-  /// Allocates what training `units` needs: parameters in each unit's dtype, for trainable ones also
-  /// zeroed moments and, where the dtype is not fp32, an fp32 master. `decay_groups[unit]` covers
+  /// Allocates what training `units` needs: parameters as each unit holds them, for trainable ones also
+  /// zeroed moments and, where `precision` wants one, an fp32 master. `decay_groups[unit]` covers
   /// the whole unit (nothing for frozen ones). `units` outlive the store.
   ShardedParamStore(
       const std::vector<std::unique_ptr<ParamUnit>>& units,
@@ -81,6 +83,7 @@ class ShardedParamStore final : public ParamStore {
   };
 
   void allocate(int unit, const std::vector<GroupRange>& decay_groups);
+  bool has_master(const ParamUnit& unit) const;
   /// Whether UPDATE reads the gradient from grad_shard.
   bool reduces_to_shards() const;
   Ticket reduce_to_shard(int unit);

@@ -10,7 +10,7 @@ namespace palimpsest::kernels {
 namespace {
 
 using ActivationTest = KernelsTest;
-PALIMPSEST_BOTH_DTYPES(ActivationTest);
+PALIMPSEST_EACH_DTYPE(ActivationTest);
 
 constexpr std::array kAll{
     Activation::kSilu,

@@ -14,7 +14,7 @@ namespace palimpsest::kernels {
 namespace {
 
 using DropoutTest = KernelsTest;
-PALIMPSEST_BOTH_DTYPES(DropoutTest);
+PALIMPSEST_EACH_DTYPE(DropoutTest);
 
 constexpr DropoutKey kKey{.seed = 0x123456789ULL, .step = 17, .block = 3, .call = 1};
 

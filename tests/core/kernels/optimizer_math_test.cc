@@ -1,14 +1,23 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/optimizer_math.h>
+#include <palimpsest/core/kernels/philox.h>
 #include <palimpsest/tests/core/kernels/kernels_testing.h>
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/tensor.h>
+
+#include <bit>
 #include <cmath>
 
 namespace palimpsest::kernels {
 namespace {
 
 using OptimizerMathTest = KernelsTest;
-PALIMPSEST_BOTH_DTYPES(OptimizerMathTest); // the gradients' dtype
+INSTANTIATE_TEST_SUITE_P(
+    GradientDtypes,
+    OptimizerMathTest,
+    testing::Values(at::kFloat, at::kBFloat16),
+    dtype_name);
 
 constexpr AdamWStep kAdamW{
     .learning_rate = 3e-3,
@@ -109,6 +118,135 @@ TEST_P(OptimizerMathTest, SgdFollowsTheFormulaInDouble) {
       EXPECT_TRUE(same_bits(copy, p.to(at::kBFloat16)));
     }
   }
+}
+
+// ---- stochastic rounding
+
+constexpr StochasticRounding kRounding{.seed = 42, .unit = 7, .first = 4099};
+
+/// The words of an element's buffers, from the generator itself.
+uint32_t word_of(const StochasticRounding& rounding, uint32_t step, uint32_t state, int64_t i) {
+  const auto mixed = philox4x32_10(
+      {step, 0, rounding.unit, 0xFFFFFFFFU}, {static_cast<uint32_t>(rounding.seed), 0});
+  const int64_t element = rounding.first + i;
+  const PhiloxCounter counter = {static_cast<uint32_t>(element / 4), state, 0, 0};
+  return philox4x32_10(counter, {mixed[0], mixed[1]})[element % 4];
+}
+
+/// `value` as bf16, up where the part that is cut off and 16 random bits carry.
+float rounded(float value, uint32_t word) {
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + (word >> 16)) & 0xFFFF0000U);
+}
+
+TEST(StochasticRoundingTest, DependsOnSeedUnitElementAndStepAlone) {
+  constexpr int64_t kElements = 1031;
+  const at::Tensor start = at::randn({kElements}, at::kFloat).to(at::kBFloat16);
+  const at::Tensor g = at::randn({kElements}, at::kFloat).to(at::kBFloat16);
+  const at::Tensor p = start.clone();
+  const at::Tensor momentum = at::zeros({kElements}, at::kBFloat16);
+  const at::Tensor old = at::randn({kElements}, at::kFloat).to(at::kBFloat16);
+  momentum.copy_(old);
+  // products and sums of such numbers are exact in fp32
+  const SgdStep step{.learning_rate = 0.0625, .momentum = 0.5, .step = 3, .rounding = kRounding};
+  sgd_momentum_update(p, g, momentum, step);
+  for (int64_t i = 0; i < kElements; ++i) {
+    const auto at = [i](const at::Tensor& t) { return t[i].item<float>(); };
+    const float direction = std::fma(at(old), 0.5F, at(g));
+    const float updated = std::fma(-0.0625F, direction, at(start));
+    ASSERT_EQ(at(p), rounded(updated, word_of(kRounding, 3, 0, i))) << i;
+    ASSERT_EQ(at(momentum), rounded(direction, word_of(kRounding, 3, 1, i))) << i;
+  }
+}
+
+TEST(StochasticRoundingTest, BitsDoNotDependOnShardsOrThreads) {
+  constexpr int64_t kElements = 40000;
+  const at::Tensor start = at::randn({kElements}, at::kFloat).to(at::kBFloat16);
+  const at::Tensor g = at::randn({kElements}, at::kFloat).to(at::kBFloat16);
+  const auto run = [&](const std::vector<int64_t>& cuts) {
+    std::vector<at::Tensor> states = {start.clone(), at::full({kElements}, 0.1, at::kBFloat16)};
+    states.push_back(at::full({kElements}, 0.2, at::kBFloat16));
+    int64_t first = 0;
+    for (const int64_t last : cuts) {
+      const auto shard = [&](const at::Tensor& t) { return t.narrow(0, first, last - first); };
+      AdamWStep step = kAdamW;
+      step.rounding = {.seed = 1, .unit = 2, .first = first};
+      adamw_update(shard(states[0]), shard(g), shard(states[1]), shard(states[2]), step);
+      first = last;
+    }
+    return at::cat(states);
+  };
+  const at::Tensor whole = run({kElements});
+  with_thread_counts([&](int) {
+    EXPECT_TRUE(same_bits(run({1, 1, 8, 17, 16384, 16391, 39999, kElements}), whole));
+  });
+}
+
+// Of numbers v between neighbours one ulp u apart, the mean is v within 5 standard errors of at most
+// u / 2.
+TEST(StochasticRoundingTest, IsExactInTheMean) {
+  constexpr int64_t kElements = 1 << 16;
+  for (const double part : {0.01, 0.3, 0.5, 0.99}) {
+    for (const double sign : {1.0, -1.0}) {
+      const double ulp = 1.0 / 128; // of bf16 in [1, 2)
+      const at::Tensor p = at::full({kElements}, sign, at::kBFloat16);
+      const at::Tensor g = at::full({kElements}, -sign * part * ulp, at::kFloat);
+      sgd_momentum_update(p, g, {}, {.learning_rate = 1});
+      const at::Tensor wide = p.to(at::kDouble);
+      const double error = wide.mean().item<double>() - sign * (1 + part * ulp);
+      EXPECT_LE(std::abs(error), 5 * ulp / 2 / std::sqrt(kElements)) << part << " " << sign;
+      EXPECT_GE(wide.abs().min().item<double>(), 1);
+      EXPECT_LE(wide.abs().max().item<double>(), 1 + ulp);
+    }
+  }
+}
+
+TEST(StochasticRoundingTest, SmallUpdatesMoveWhereTheNearestWouldNot) {
+  constexpr int kSteps = 1000;
+  constexpr double kRate = 1e-4; // of 1: a fortieth of bf16's distance below
+  const at::Tensor p = at::full({4096}, 1.0, at::kBFloat16);
+  const at::Tensor g = at::full({4096}, 1.0, at::kBFloat16);
+  for (int step = 1; step <= kSteps; ++step) {
+    sgd_momentum_update(p, g, {}, {.learning_rate = kRate, .step = step});
+  }
+  EXPECT_EQ(static_cast<float>(at::BFloat16(static_cast<float>(1.0 - kRate))), 1.0F);
+  EXPECT_NEAR(p.to(at::kDouble).mean().item<double>(), 1 - kSteps * kRate, 1e-3);
+}
+
+// v <- 0.999 v + 0.001 g^2. To the nearest bf16 it ends where 0.001 (1 - v) is half an ulp, far
+// below 1.
+TEST(StochasticRoundingTest, TheSecondMomentOfAConstantGradientConverges) {
+  constexpr int kSteps = 6000;
+  const at::Tensor p = at::zeros({1024}, at::kFloat);
+  const at::Tensor g = at::full({1024}, 1.0, at::kFloat);
+  const at::Tensor m = at::zeros({1024}, at::kBFloat16);
+  const at::Tensor v = at::zeros({1024}, at::kBFloat16);
+  at::BFloat16 nearest = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    adamw_update(p, g, m, v, {.beta2 = 0.999, .step = step});
+    nearest = 0.999F * static_cast<float>(nearest) + 0.001F;
+  }
+  EXPECT_NEAR(v.to(at::kDouble).mean().item<double>(), 1 - std::pow(0.999, kSteps), 5e-3);
+  EXPECT_NEAR(m.to(at::kDouble).mean().item<double>(), 1, 5e-3);
+  EXPECT_LT(static_cast<float>(nearest), 0.5F);
+}
+
+TEST(StochasticRoundingTest, KeepsZerosInfinitiesAndNaNs) {
+  const at::Tensor p = at::tensor({0.0F, INFINITY, -INFINITY, NAN}).to(at::kBFloat16);
+  const at::Tensor zeros = at::zeros({4}, at::kFloat);
+  adamw_update(p, zeros, zeros.clone(), zeros.clone(), {});
+  const at::Tensor wide = p.to(at::kFloat);
+  EXPECT_EQ(wide[0].item<float>(), 0);
+  EXPECT_EQ(wide[1].item<float>(), INFINITY);
+  EXPECT_EQ(wide[2].item<float>(), -INFINITY);
+  EXPECT_TRUE(std::isnan(wide[3].item<float>()));
+}
+
+TEST(StochasticRoundingTest, IsRefusedWhereItIsNotDone) {
+  const at::Tensor p = at::zeros({4}, at::kBFloat16);
+  const at::Tensor wide = at::zeros({4}, at::kDouble);
+  EXPECT_THROW(sgd_momentum_update(p, wide, {}, {}), InternalError);
+  EXPECT_THROW(
+      sgd_momentum_update(p, p, {}, {.rounding = {.first = int64_t{1} << 34}}), InternalError);
 }
 
 TEST(OptimizerMathFallbackTest, Fp64AgreesWithTheFormula) {

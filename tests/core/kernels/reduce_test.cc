@@ -9,7 +9,7 @@ namespace palimpsest::kernels {
 namespace {
 
 using ReduceTest = KernelsTest;
-PALIMPSEST_BOTH_DTYPES(ReduceTest);
+PALIMPSEST_EACH_DTYPE(ReduceTest);
 
 std::vector<double> reduce(const at::Tensor& values, ChunkReduction reduction) {
   std::vector<double> chunks(static_cast<size_t>(chunk_count(values.numel())));
@@ -51,7 +51,8 @@ TEST_P(ReduceTest, ShardsAndThreadsKeepTheBits) {
 TEST_P(ReduceTest, EveryNonFiniteValueIsFoundWhereverItStands) {
   const auto dtype = GetParam();
   for (const int64_t elements : {1, 17, 4097, 70000}) {
-    const at::Tensor values = at::full({elements}, 3e38, dtype); // its sums would overflow fp32
+    const double large = dtype == at::kHalf ? 6e4 : 3e38; // its sums would overflow
+    const at::Tensor values = at::full({elements}, large, dtype);
     EXPECT_TRUE(all_finite(values));
     for (const int64_t at : {int64_t{0}, elements / 2, elements - 1}) {
       for (const double bad : {INFINITY, -INFINITY, NAN}) {

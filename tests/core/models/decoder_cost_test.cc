@@ -4,17 +4,22 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/device/allocator.h>
+#include <palimpsest/core/models/frozen_codec.h>
 #include <palimpsest/memory/profile/profile.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace palimpsest {
@@ -28,7 +33,7 @@ struct Shape {
     return fmt::format(
         "{} hidden {} inner {} heads {}/{}x{} vocabulary {} {} {}, {}x{} tokens in {} bytes, "
         "dropout "
-        "{}, windows {}",
+        "{}, windows {}{}, frozen: {}, {} adapters",
         config.family->name,
         config.hidden_size,
         config.intermediate_size,
@@ -42,7 +47,12 @@ struct Shape {
         work.tokens,
         c10::elementSize(work.decoder.compute),
         work.decoder.residual_dropout,
-        fmt::join(config.windows, " "));
+        fmt::join(config.windows, " "),
+        work.packed ? ", packed" : "",
+        !work.decoder.trainable              ? "nothing"
+            : work.decoder.frozen == nullptr ? "as computed"
+                                             : work.decoder.frozen->name(),
+        work.decoder.adapters.layers.size());
   }
 };
 
@@ -86,6 +96,59 @@ Shape of_family(Shape given, const char* name) {
   return given;
 }
 
+/// With only those parameters trained whose names hold one of these words; linear weights that are
+/// not are held in `type`, if one is given.
+Shape training_only(Shape given, std::vector<std::string> words, const char* type) {
+  given.work.decoder.trainable = [words = std::move(words)](const std::string& name) {
+    return std::ranges::any_of(
+        words, [&](const std::string& word) { return name.find(word) != std::string::npos; });
+  };
+  if (type != nullptr) {
+    given.work.decoder.frozen = frozen_codec(type, given.work.decoder.compute);
+  }
+  return given;
+}
+
+/// Partly frozen decoders, the first one's weights larger than all else where they are copied.
+void add_frozen(std::vector<Shape>& all, at::ScalarType compute) {
+  const Shape wide = shape({256, 704, 8, 4, 300}, 1, 8, compute);
+  const Shape llama = shape({96, 250, 6, 2, 300}, 2, 64, compute); // no multiples of 64
+  for (const char* type : {"fp32", "bf16", "int8", "nf4"}) {
+    all.push_back(training_only(wide, {"norm"}, type));
+    all.push_back(training_only(llama, {"lm_head", "layers.1"}, type));
+    all.push_back(training_only(of_family(llama, "qwen3"), {"k_norm", "o_proj"}, type));
+    all.push_back(training_only(
+        of_family(shape({64, 256, 4, 4, 300}, 2, 64, compute), "gpt2"), {"bias", "wpe"}, type));
+  }
+  all.push_back(
+      training_only(llama, {"embed", "down_proj", "q_proj", "k_proj", "v_proj"}, nullptr));
+  all.push_back(
+      training_only(shape({64, 176, 4, 2, 256}, 2, 32, compute, true), {"gate", "up"}, nullptr));
+}
+
+/// With adapters of rank 4 on some linear layers.
+Shape adapted(Shape given, std::vector<std::string> targets, double dropout) {
+  given.work.decoder.adapters = choose_adapters(
+      {.rank = 4, .alpha = 8, .dropout = dropout, .targets = std::move(targets)},
+      linear_layers(given.config));
+  return given;
+}
+
+void add_adapted(std::vector<Shape>& all, at::ScalarType compute) {
+  const Shape llama = shape({96, 256, 6, 2, 300}, 2, 64, compute);
+  Shape gpt2 = of_family(shape({64, 256, 4, 4, 300}, 2, 64, compute), "gpt2");
+  Shape coded = llama;
+  coded.work.decoder.frozen = frozen_codec("nf4", compute);
+  for (const double dropout : {0.0, 0.1}) {
+    all.push_back(adapted(llama, {"all-linear"}, dropout));
+    all.push_back(adapted(llama, {"q_proj", "v_proj"}, dropout));
+    all.push_back(adapted(coded, {"all-linear"}, dropout));
+    all.push_back(adapted(of_family(llama, "qwen3"), {"k_proj", "down_proj"}, dropout));
+    all.push_back(adapted(gpt2, {"all-linear"}, dropout));
+    gpt2.work.decoder.residual_dropout = 0.1;
+  }
+}
+
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
@@ -113,12 +176,22 @@ std::vector<Shape> shapes() {
           of_family(shape({96, 64, 6, family.rotary ? 1 : 6, 300}, 3, 33, compute), name));
       all.back().work.decoder.residual_dropout = 0.1;
       all.back().work.decoder.embedding_dropout = 0.1;
+      const Shape dropping = all.back();
+      all.push_back(of_family(shape({64, 176, 4, kv_heads, 256}, 2, 96, compute), name));
+      all.back().work.packed = true;
+      all.push_back(dropping);
+      all.back().work.packed = true;
     }
+    add_adapted(all, compute);
+    add_frozen(all, compute);
     all.push_back(of_family(shape({128, 344, 4, 2, 512}, 2, 640, compute), "mistral"));
     all.back().config.windows = {100, 100};
     all.push_back(of_family(shape({128, 344, 4, 2, 512}, 2, 48, compute), "qwen3"));
     all.back().config.head_dim = 64; // wider than the hidden size
     all.back().config.windows = {0, 7};
+    all.push_back(shape({128, 344, 4, 2, 5000}, 2, 48, compute));
+    all.back().work.precision = {
+        .master = false, .gradients = at::kBFloat16, .moments = at::kBFloat16};
   }
   return all;
 }
@@ -139,7 +212,16 @@ ModelCost measured(const Shape& given) {
       .labels = at::zeros({given.work.samples, given.work.tokens}, at::kLong)};
   batch.target_count = batch.token_count = given.work.samples * given.work.tokens;
   batch.rows = at::zeros({given.work.samples}, at::kLong);
-  return profile(chain, batch, memory, {.moment_count = given.work.moment_count});
+  if (given.work.packed) { // a document of 20 tokens, then one of all that is left
+    const at::Tensor places = at::arange(given.work.tokens, at::kLong);
+    batch.positions =
+        places.sub(places.ge(20).to(at::kLong).mul(20)).repeat({given.work.samples, 1});
+  }
+  return profile(
+      chain,
+      batch,
+      memory,
+      {.moment_count = given.work.moment_count, .precision = given.work.precision});
 }
 
 /// A library's scratch is measured and not known: at most this much beside the formula.
@@ -175,6 +257,31 @@ void expect_equal_blocks(const BlockCost& analytic, const BlockCost& real) {
   expect_workspace(analytic.weight_workspace, real.weight_workspace, "weights");
 }
 
+// Weights and gradients, masters, moments of AdamW.
+TEST(DecoderCost, StatesHaveTheirBytesPerParameter) {
+  constexpr auto kWide = at::kFloat;
+  constexpr auto kNarrow = at::kBFloat16;
+  for (const auto& [compute, precision, weight, gradient, state] :
+       {std::tuple(kWide, StatePrecision(), 4, 4, 8),
+        std::tuple(kNarrow, StatePrecision(), 2, 4, 12),
+        std::tuple(at::kHalf, StatePrecision{.moments = kNarrow}, 2, 4, 8),
+        std::tuple(kNarrow, StatePrecision{.master = false}, 2, 4, 8),
+        std::tuple(
+            kNarrow,
+            StatePrecision{.master = false, .gradients = kNarrow, .moments = kNarrow},
+            2,
+            2,
+            4)}) {
+    Shape given = shape({64, 176, 4, 2, 256}, 2, 32, compute);
+    given.work.precision = precision;
+    for (const UnitCost& unit : analytic_cost(given.config, given.work, this_cpu()).units) {
+      EXPECT_EQ(unit.parameter_bytes, weight * unit.elements) << unit.name;
+      EXPECT_EQ(unit.gradient_bytes, gradient * unit.elements) << unit.name;
+      EXPECT_EQ(unit.state_bytes, state * unit.elements) << unit.name;
+    }
+  }
+}
+
 TEST(DecoderCost, BytesAndFlopsAreThoseOfTheBlocks) {
   for (const Shape& given : shapes()) {
     SCOPED_TRACE(given.text());
@@ -188,6 +295,7 @@ TEST(DecoderCost, BytesAndFlopsAreThoseOfTheBlocks) {
       EXPECT_EQ(analytic.units[unit].parameter_bytes, real.units[unit].parameter_bytes);
       EXPECT_EQ(analytic.units[unit].gradient_bytes, real.units[unit].gradient_bytes);
       EXPECT_EQ(analytic.units[unit].state_bytes, real.units[unit].state_bytes);
+      EXPECT_EQ(analytic.units[unit].frozen, real.units[unit].frozen);
     }
     ASSERT_EQ(analytic.blocks.size(), real.blocks.size());
     for (size_t block = 0; block < real.blocks.size(); ++block) {
@@ -239,11 +347,27 @@ TEST(DecoderCost, AWindowCountsThePairsThatItLeaves) {
   EXPECT_DOUBLE_EQ(flops(), products + 3.0 * 4 * 256 * (512 * 513 / 2.0));
 }
 
-TEST(DecoderCost, RefusesFrozenParametersAndNoTokens) {
-  Shape given = shape({64, 176, 4, 2, 256}, 1, 0, at::kFloat);
-  EXPECT_THROW(analytic_cost(given.config, given.work, {}), InternalError);
-  given.work.tokens = 8;
-  given.work.decoder.trainable = [](const std::string&) { return false; };
+// 4.5 bits a weight: q, k, v and the output, then gate, up and down.
+TEST(DecoderCost, FrozenWeightsTakeTheirCodes) {
+  const Shape given =
+      training_only(shape({256, 704, 8, 4, 1024}, 1, 8, at::kBFloat16), {"norm"}, "nf4");
+  const ModelCost cost = analytic_cost(given.config, given.work, this_cpu());
+  std::map<std::string, UnitCost> units;
+  for (const UnitCost& unit : cost.units) {
+    units[unit.name] = unit;
+  }
+  const UnitCost& attention = units.at("model.layers.0.self_attn.frozen.nf4");
+  EXPECT_EQ(attention.parameter_bytes, 256 * (512 + 256) * 9 / 16);
+  const UnitCost& mlp = units.at("model.layers.1.mlp.frozen.nf4");
+  EXPECT_EQ(mlp.parameter_bytes, 3 * 256 * 704 * 9 / 16);
+  EXPECT_EQ(mlp.gradient_bytes + mlp.state_bytes, 0);
+  EXPECT_EQ(units.at("model.layers.1.mlp").elements, 256);
+  EXPECT_EQ(units.at("lm_head.frozen").parameter_bytes, 1024 * 256 * 2);
+  EXPECT_EQ(cost.blocks[1].weight_seconds, 0);
+}
+
+TEST(DecoderCost, RefusesNoTokens) {
+  const Shape given = shape({64, 176, 4, 2, 256}, 1, 0, at::kFloat);
   EXPECT_THROW(analytic_cost(given.config, given.work, {}), InternalError);
 }
 

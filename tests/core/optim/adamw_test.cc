@@ -102,6 +102,26 @@ TEST(AdamW, KeepsTwelveBytesForABf16Parameter) {
   EXPECT_EQ(bytes, 12 * 5);
 }
 
+// 2 of the parameter, 2 + 2 of its moments; with its gradient 8.
+TEST(AdamW, UpdatesABf16ParameterInSixBytes) {
+  const AdamW optimizer(0.9, 0.999, 1e-8);
+  ParamShard shard;
+  shard.parameters = at::full({4096}, 1.0, at::kBFloat16);
+  shard.gradient = at::full({4096}, 0.5, at::kBFloat16);
+  shard.moments = {at::zeros({4096}, at::kBFloat16), at::zeros({4096}, at::kBFloat16)};
+  shard.groups = {{.begin = 0, .end = 4096}};
+  size_t bytes = shard.parameters.nbytes();
+  for (const at::Tensor& moment : shard.moments) {
+    bytes += moment.nbytes();
+  }
+  EXPECT_EQ(bytes, 6U * 4096);
+  for (int64_t step = 1; step <= 100; ++step) {
+    optimizer.step(shard, {.learning_rate = 1e-3, .step = step, .seed = 42});
+  }
+  // Of a constant gradient each step is the rate; bf16's distance below 1 is four of them.
+  EXPECT_NEAR(shard.parameters.to(at::kDouble).mean().item<double>(), 0.9, 2e-3);
+}
+
 TEST(AdamW, KeepsPaddingAtZero) {
   const AdamW optimizer(0.9, 0.999, 1e-8);
   ParamShard shard = make_shard(at::tensor({1.0F, 0.0F, 0.0F}), optimizer, 0.5, false);

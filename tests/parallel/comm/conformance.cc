@@ -144,15 +144,24 @@ TEST_P(Conformance, ReduceScatterAddsInRankOrderOntoMine) {
       const at::Tensor whole = make_rough(dtype, comm.rank(), comm.size() * n);
       const at::Tensor start = make_rough(at::kFloat, 9, n);
       std::vector<float> expected(n);
+      std::vector<c10::BFloat16> narrow(n); // rounded after each part
       for (int64_t i = 0; i < n; ++i) {
         expected[i] = start.data_ptr<float>()[i];
+        narrow[i] = expected[i];
       }
       for (int rank = 0; rank < comm.size(); ++rank) {
         const at::Tensor part =
             make_rough(dtype, rank, comm.size() * n).narrow(0, comm.rank() * n, n).to(at::kFloat);
         for (int64_t i = 0; i < n; ++i) {
           expected[i] += part.data_ptr<float>()[i];
+          narrow[i] = static_cast<float>(narrow[i]) + part.data_ptr<float>()[i];
         }
+      }
+      at::Tensor mine = start.to(at::kBFloat16);
+      comm.reduce_scatter(whole, mine).wait();
+      for (int64_t i = 0; i < n; ++i) {
+        ASSERT_EQ(mine.data_ptr<c10::BFloat16>()[i], narrow[i])
+            << c10::toString(dtype) << " " << i << " of " << n;
       }
       for (int repeat = 0; repeat < 2; ++repeat) {
         at::Tensor mine = start.clone();

@@ -24,14 +24,14 @@ TEST(OrderedSum, AddsFromTheStartOnPartByPart) {
   const std::vector<float> first{1, kBig};
   const std::vector<float> second{1, -kBig};
   const std::vector<const void*> parts{first.data(), second.data()};
-  add_in_order(parts, at::kFloat, onto.data(), 2);
+  add_in_order(parts, at::kFloat, onto.data(), at::kFloat, 2);
   EXPECT_THAT(onto, ElementsAre(kBig, 0));
 }
 
 TEST(OrderedSum, AddsSixteenBitPartsInFp32) {
   const std::vector<c10::BFloat16> narrow{c10::BFloat16(1.0F), c10::BFloat16(256.0F)};
   std::vector<float> onto{256, 1};
-  add_in_order(std::vector<const void*>{narrow.data()}, at::kBFloat16, onto.data(), 2);
+  add_in_order(std::vector<const void*>{narrow.data()}, at::kBFloat16, onto.data(), at::kFloat, 2);
   EXPECT_THAT(onto, ElementsAre(257, 257)); // bf16 has no 257
 }
 
@@ -47,7 +47,7 @@ TEST(OrderedSum, BlocksAndThreadsChangeNoBit) {
     }
   }
   const std::vector<const void*> pointers{parts[0].data(), parts[1].data(), parts[2].data()};
-  add_in_order(pointers, at::kFloat, onto.data(), kCount);
+  add_in_order(pointers, at::kFloat, onto.data(), at::kFloat, kCount);
   EXPECT_EQ(onto, expected);
 }
 

@@ -36,18 +36,20 @@ struct Layout {
   std::string policy = "none";
   at::ScalarType compute = at::kFloat;
   int64_t window = 0;
+  StatePrecision precision = {};
 };
 
 std::string to_text(const Layout& layout) {
   return fmt::format(
-      "replicate={} shard={} zero={} reproducible={} policy={} compute={} window={}",
+      "replicate={} shard={} zero={} reproducible={} policy={} compute={} window={} moments={}",
       layout.mesh.replicate,
       layout.mesh.shard,
       layout.zero,
       layout.reproducible,
       layout.policy,
       c10::toString(layout.compute),
-      layout.window);
+      layout.window,
+      c10::toString(layout.precision.moments));
 }
 
 at::Tensor noise(std::initializer_list<int64_t> shape, unsigned seed) {
@@ -87,7 +89,8 @@ class Training {
             chain_.units,
             {.placement = {.zero = layout.zero},
              .reproducible = layout.reproducible,
-             .moment_count = 2},
+             .moment_count = 2,
+             .precision = layout.precision},
             decay(chain_),
             groups_,
             memory),
@@ -149,8 +152,11 @@ class Training {
 
   Job describe() {
     JobDescription description;
-    description.model =
-        profile(chain_, micro_batch(0, 0), memory_, {.moment_count = 2, .repeats = 1});
+    description.model = profile(
+        chain_,
+        micro_batch(0, 0),
+        memory_,
+        {.moment_count = 2, .precision = layout_.precision, .repeats = 1});
     description.stages = {{0, static_cast<int>(description.model.blocks.size())}};
     description.micro_batches = kMicroBatches / layout_.mesh.data();
     description.mesh = layout_.mesh;
@@ -214,7 +220,10 @@ Outcome train(const Layout& layout) {
   return outcomes.front();
 }
 
-std::vector<Layout> layouts(bool reproducible, at::ScalarType compute) {
+std::vector<Layout> layouts(
+    bool reproducible,
+    at::ScalarType compute,
+    const StatePrecision& precision = {}) {
   std::vector<Layout> found;
   for (int ranks = 1; ranks <= 4; ++ranks) {
     for (int shard = 1; shard <= ranks; ++shard) {
@@ -225,14 +234,23 @@ std::vector<Layout> layouts(bool reproducible, at::ScalarType compute) {
       }
     }
   }
+  for (Layout& layout : found) {
+    layout.precision = precision;
+  }
   return found;
 }
 
 TEST(Training, ReproducibleRunsHaveTheSameBitsInEveryLayout) {
-  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
-    const Outcome plain = train({.compute = compute});
+  const StatePrecision narrow{
+      .master = false, .gradients = at::kBFloat16, .moments = at::kBFloat16};
+  for (const auto& [compute, precision] :
+       {std::pair(at::kFloat, StatePrecision()),
+        std::pair(at::kBFloat16, StatePrecision()),
+        std::pair(at::kBFloat16, narrow),
+        std::pair(at::kHalf, StatePrecision())}) {
+    const Outcome plain = train({.compute = compute, .precision = precision});
     EXPECT_GT(plain.norms.front(), 0.5); // so that clipping counts
-    for (const Layout& layout : layouts(true, compute)) {
+    for (const Layout& layout : layouts(true, compute, precision)) {
       SCOPED_TRACE(to_text(layout));
       const Outcome found = train(layout);
       EXPECT_EQ(found.losses, plain.losses);
