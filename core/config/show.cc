@@ -101,6 +101,7 @@ class Printer {
     return found == origins_.end() ? "default" : found->second.where;
   }
 
+ public:
   static std::string value(const Message& message, const FieldDescriptor& field) {
     const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
     if (!field.is_repeated()) {
@@ -132,12 +133,15 @@ class Printer {
     return fmt::format("{{{}}}", fmt::join(keys, ", "));
   }
 
+ private:
   const RunConfig& config_;
   const Origins& origins_;
   bool comments_;
   std::string out_;
 };
 
+/// Keys with another value than their default. Defaults are in the config as if somebody had given
+/// them, which would take keys that exclude them out of effect.
 void find_set_keys(const Message& section, const std::string& path, Origins& set) {
   std::vector<const FieldDescriptor*> fields;
   section.GetReflection()->ListFields(section, &fields);
@@ -145,7 +149,11 @@ void find_set_keys(const Message& section, const std::string& path, Origins& set
     const std::string key = join_path(path, field->name());
     if (is_section(*field) && !field->is_repeated()) {
       find_set_keys(section.GetReflection()->GetMessage(section, field), key, set);
-    } else {
+      continue;
+    }
+    const std::string value =
+        field->is_repeated() ? Printer::value(section, *field) : *value_text(section, *field);
+    if (default_text(*field) != value) {
       set.emplace(key, Origin());
     }
   }

@@ -76,6 +76,20 @@ TEST(Show, LoadsBackIntoTheSameConfig) {
   }
 }
 
+// Of keys that exclude each other one may have a default, which is no reason to lose the other.
+TEST(Show, AKeptConfigHasTheKeysThatExcludeDefaults) {
+  const auto kept = [](const std::string& override, const std::string& line) {
+    const std::string text =
+        config_text(load_config_text(minimal(), "run.yaml", {override}), /*world=*/1);
+    EXPECT_THAT(text, HasSubstr(line));
+    EXPECT_EQ(config_text(load_config_text(text, "kept.yaml"), 1), text);
+  };
+  kept("lora={adapter: a, dropout: 0.1}", "adapter: a\n");
+  kept("lora={rank: 4}", "rank: 4\n");
+  kept("precision={compute: fp16, loss_scaling: {fixed: 128}}", "fixed: 128\n");
+  kept("scheduler={name: cosine, warmup_steps: 5}", "warmup_steps: 5\n");
+}
+
 // Of four ranks two groups of two.
 TEST(Show, ShowsTheReplicasThatTheShardsLeave) {
   EXPECT_THAT(
