@@ -113,7 +113,10 @@ Shape training_only(Shape given, std::vector<std::string> words, const char* typ
 void add_frozen(std::vector<Shape>& all, at::ScalarType compute) {
   const Shape wide = shape({256, 704, 8, 4, 300}, 1, 8, compute);
   const Shape llama = shape({96, 250, 6, 2, 300}, 2, 64, compute); // no multiples of 64
-  for (const char* type : {"fp32", "bf16", "int8", "nf4"}) {
+  const std::vector<const char*> types = compute == at::kFloat
+      ? std::vector<const char*>{"bf16", "nf4"}
+      : std::vector<const char*>{"fp32", "int8"};
+  for (const char* type : types) {
     all.push_back(training_only(wide, {"norm"}, type));
     all.push_back(training_only(llama, {"lm_head", "layers.1"}, type));
     all.push_back(training_only(of_family(llama, "qwen3"), {"k_norm", "o_proj"}, type));

@@ -142,7 +142,7 @@ TEST(FrozenCodec, BlocksComputeWithTheDecodedValues) {
 
 // Logits of the golden model, whose weights are random: the largest difference, of the largest logit.
 // A normal weight is off by 0.1 % (bf16), 0.013 % (fp16), 0.6 % (int8), 9 % (nf4) of its size in the
-// mean, and 28 products follow each other; these bounds are 6 times that.
+// mean, and 28 products follow each other; these bounds are 7 times that.
 TEST(FrozenCodec, LogitsOfTheGoldenModelMoveByAsMuchAsIsDocumented) {
   const std::string folder_name = model_folder("llama-tiny");
   HfFolder folder(folder_name);
@@ -152,7 +152,7 @@ TEST(FrozenCodec, LogitsOfTheGoldenModelMoveByAsMuchAsIsDocumented) {
   const MicroBatch batch = token_batch(read_tensor(file, "input_ids"), read_tensor(file, "labels"));
   const at::Tensor expected = read_tensor(file, "logits");
   for (const auto& [type, bound] : std::vector<std::pair<const char*, double>>{
-           {"bf16", 0.006}, {"fp16", 0.0008}, {"int8", 0.035}, {"nf4", 0.55}}) {
+           {"bf16", 0.007}, {"fp16", 0.0009}, {"int8", 0.04}, {"nf4", 0.65}}) {
     ChainDriver driver(
         build_decoder(config, {.trainable = is_norm, .frozen = frozen_codec(type, at::kFloat)}));
     load_weights(folder, driver.chain(), driver.source());
