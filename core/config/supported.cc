@@ -11,14 +11,6 @@
 namespace palimpsest {
 const std::vector<Limit>& limits() {
   static const std::vector<Limit> all = {
-      {"data.validation", {}, "holding samples out"},
-      {"precision.compute", {"fp32", "bf16"}, "training in fp16"},
-      {"precision.frozen", {}, "a type of its own for frozen weights"},
-      {"precision.master", {"fp32"}, "updating without master weights"},
-      {"precision.gradients", {"fp32"}, "accumulating gradients in bf16"},
-      {"precision.moments", {"fp32"}, "moments in bf16"},
-      {"training.freeze", {}, "freezing parameters"},
-      {"lora", {}, "training adapters"},
       {"memory.host_budget", {}, "planning for a given host budget"},
       {"pipeline.stages", {"1"}, "pipeline stages"},
       {"pipeline.schedule", {"1f1b"}, "other pipeline schedules"},
@@ -26,7 +18,6 @@ const std::vector<Limit>& limits() {
       {"offload.parameters", {"device"}, "offloading parameters"},
       {"offload.gradients", {"device"}, "offloading gradients"},
       {"offload.activations", {"device"}, "offloading activations"},
-      {"evaluation.every", {}, "evaluation while training"},
   };
   return all;
 }

@@ -27,7 +27,18 @@ constexpr Exclusive kExclusive[] = {
     {"data.files", "data.sources"},
     {"data.validation.fraction", "data.validation.files"},
     {"scheduler.warmup_ratio", "scheduler.warmup_steps"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.initial"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.growth_factor"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.backoff_factor"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.growth_interval"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.hysteresis"},
+    {"precision.loss_scaling.fixed", "precision.loss_scaling.minimum"},
     {"activation_checkpointing.recompute", "activation_checkpointing.count"},
+    {"lora.adapter", "lora.rank"},
+    {"lora.adapter", "lora.alpha"},
+    {"lora.adapter", "lora.target_modules"},
+    {"lora.adapter", "lora.rslora"},
+    {"lora.adapter", "lora.patterns"},
 };
 
 /// A key that means something only for certain values of another.
@@ -57,6 +68,14 @@ const std::vector<OnlyWith>& only_with() {
        "activation_checkpointing.policy",
        {"full", "every_n", "uniform", "sqrt", "key_layers"}},
       {"training.restart", "checkpoint.resume", {}},
+      {"precision.master", "precision.compute", {"bf16"}},
+      {"precision.loss_scaling.fixed", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.initial", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.growth_factor", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.backoff_factor", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.growth_interval", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.hysteresis", "precision.compute", {"fp16"}},
+      {"precision.loss_scaling.minimum", "precision.compute", {"fp16"}},
       {"parallel.replicate", "parallel.zero", {"1", "2", "3"}},
       {"parallel.shard", "parallel.zero", {"1", "2", "3"}},
       {"model.rope_scaling.factor",
@@ -204,8 +223,10 @@ class Validator {
     }
     check_model();
     check_data();
+    check_evaluation();
     check_scheduler();
     check_parallel();
+    check_precision();
   }
 
  private:
@@ -376,6 +397,26 @@ class Validator {
     }
   }
 
+  void check_evaluation() {
+    if (!config_.data().has_validation()) {
+      for (const char* key : {"every", "samples", "keep_best", "patience", "min_improvement"}) {
+        const std::string full = join_path("evaluation", key);
+        if (given(full)) {
+          problem(name(full) + " is given, but nothing is held out; give data.validation");
+        }
+      }
+      return;
+    }
+    const auto check_beside = [&](const std::string& key, const std::string& other) {
+      if (given(key) && !origins_.contains(other)) {
+        problem(fmt::format("{} is given, but {} is not set", name(key), other));
+      }
+    };
+    check_beside("evaluation.keep_best", "evaluation.every");
+    check_beside("evaluation.patience", "evaluation.every");
+    check_beside("evaluation.min_improvement", "evaluation.patience");
+  }
+
   void check_scheduler() {
     const RunConfig::Scheduler& scheduler = config_.scheduler();
     const double decay = scheduler.name() == "wsd" ? scheduler.decay_ratio() : 0;
@@ -398,6 +439,18 @@ class Validator {
     }
     if (config_.checkpoint().has_keep_last() && !config_.checkpoint().has_save_every()) {
       problem(name("checkpoint.keep_last") + " is given, but checkpoint.save_every is not set");
+    }
+  }
+
+  void check_precision() {
+    const RunConfig::LossScaling& scaling = config_.precision().loss_scaling();
+    if (scaling.initial() < scaling.minimum()) {
+      problem(fmt::format(
+          "{} {} is below {} {}",
+          name("precision.loss_scaling.initial"),
+          number_text(scaling.initial()),
+          name("precision.loss_scaling.minimum"),
+          number_text(scaling.minimum())));
     }
   }
 

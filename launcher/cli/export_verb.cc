@@ -14,27 +14,34 @@ namespace {
 struct ExportOptions {
   std::string checkpoint;
   std::string out;
+  bool merge = false;
 };
 
 void export_model(const ExportOptions& options) {
-  const ExportedCheckpoint exported = export_checkpoint(options.checkpoint, options.out);
-  std::cout << "exported step " << exported.step << " of run " << exported.run_id << " ("
-            << exported.folder.string() << ") to " << options.out << "\n";
+  const ExportedCheckpoint exported = export_checkpoint(
+      options.checkpoint, options.out, options.merge ? Adapters::kMerged : Adapters::kApart);
+  std::cout << "exported " << (exported.adapters ? "the adapters of " : "") << "step "
+            << exported.step << " of run " << exported.run_id << " (" << exported.folder.string()
+            << ") to " << options.out << "\n";
 }
 
 } // namespace
 
 void add_export_verb(CLI::App& program) {
   const auto options = std::make_shared<ExportOptions>();
-  CLI::App* verb =
-      program.add_subcommand("export", "Writes a checkpoint's model as a Hugging Face folder.");
+  CLI::App* verb = program.add_subcommand(
+      "export",
+      "Writes a checkpoint's model as a Hugging Face folder, or its adapters as a PEFT one.");
   verb->add_option(
           "checkpoint", options->checkpoint, "A checkpoint, or an output folder: its newest one")
       ->required();
   verb->add_option("out", options->out, "Folder to write; must be empty or missing")->required();
+  verb->add_flag(
+      "--merge", options->merge, "Of a run with lora: the whole model with its adapters in it");
   verb->footer(
       examples("palimpsest export runs/a/step-00001000 my-model\n"
-               "palimpsest export runs/a my-model"));
+               "palimpsest export runs/a my-model\n"
+               "palimpsest export runs/lora my-model --merge"));
   verb->callback([options] { export_model(*options); });
 }
 

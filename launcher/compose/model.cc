@@ -9,12 +9,17 @@
 #include <palimpsest/core/io/decoder_config.h>
 #include <palimpsest/core/io/decoder_tensors.h>
 #include <palimpsest/core/io/hub_cache.h>
+#include <palimpsest/core/models/freeze.h>
+#include <palimpsest/core/models/frozen_codec.h>
 #include <palimpsest/core/models/head_block.h>
+#include <palimpsest/core/models/original_weights.h>
+#include <palimpsest/launcher/compose/adapters.h>
 #include <palimpsest/launcher/compose/finite_weights.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -92,6 +97,19 @@ DecoderConfig decoder_config(const RunConfig::Model& model) {
   return complete_decoder_config(decoder, "model");
 }
 
+/// The keys that may stand beside a folder's config.json.
+void override_dropout(DecoderConfig& decoder, const RunConfig::Model& model) {
+  if (model.has_attention_dropout()) {
+    decoder.attention_dropout = model.attention_dropout();
+  }
+  if (model.has_dropout()) {
+    decoder.residual_dropout = model.dropout();
+  }
+  if (model.has_embedding_dropout()) {
+    decoder.embedding_dropout = model.embedding_dropout();
+  }
+}
+
 MlpChainConfig mlp_config(const RunConfig::Model& model) {
   MlpChainConfig mlp;
   mlp.widths.push_back(model.input_size());
@@ -104,17 +122,32 @@ MlpChainConfig mlp_config(const RunConfig::Model& model) {
   return mlp;
 }
 
+/// Whether the codec, or the compute type where that is null, has anything to hold.
+bool holds_frozen_weights(const Chain& chain, const std::shared_ptr<const ParamCodec>& codec) {
+  return std::ranges::any_of(chain.units, [&](const auto& unit) {
+    return codec == nullptr ? !unit->trainable() : unit->codec() == codec.get();
+  });
+}
+
+at::ScalarType compute_dtype(const std::string& name) {
+  return name == "bf16" ? at::kBFloat16 : name == "fp16" ? at::kHalf : at::kFloat;
+}
+
 } // namespace
 
 Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>& checkpoint) {
   const RunConfig::Model& model = config.model();
-  const at::ScalarType compute =
-      config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat;
+  const at::ScalarType compute = compute_dtype(config.precision().compute());
+  precision_ = config.precision().compute();
+  if (compute != at::kFloat) {
+    precision_ += config.precision().master() == "none" ? " without masters" : " with fp32 master";
+  }
   family_ = model.family();
   if (model.has_path()) {
     const bool gone = !find_model(model.path());
     if (gone && checkpoint) {
       kept_ = CheckpointReader(*checkpoint).model_layout();
+      kept_->small_files.erase(std::string(kPeftConfigName));
       settings_.decoder =
           parse_decoder_config(kept_->config_text, (*checkpoint / "model/config.json").string());
       notes_.push_back(fmt::format(
@@ -128,16 +161,7 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
       folder_->compare_with(decoder_tensors(settings_.decoder));
     }
     family_ = settings_.decoder.family->name;
-    DecoderConfig& decoder = settings_.decoder;
-    if (model.has_attention_dropout()) {
-      decoder.attention_dropout = model.attention_dropout();
-    }
-    if (model.has_dropout()) {
-      decoder.residual_dropout = model.dropout();
-    }
-    if (model.has_embedding_dropout()) {
-      decoder.embedding_dropout = model.embedding_dropout();
-    }
+    override_dropout(settings_.decoder, model);
   } else if (family_ == "mlp") {
     settings_.mlp = mlp_config(model);
   } else {
@@ -149,14 +173,41 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
       tokenizer_.erase("generation_config.json"); // of the model that it came with
     }
   }
+  if (config.has_lora() && !reads_tokens()) {
+    throw UserError("lora: adapters are for decoders, and model.family is {}", family_);
+  }
+  if (reads_tokens()) {
+    ChosenAdapters chosen = adapters_of(config, settings_.decoder, checkpoint);
+    settings_.decoder_options.adapters = std::move(chosen.set);
+    adapter_folder_ = std::move(chosen.folder);
+    std::ranges::move(chosen.notes, std::back_inserter(notes_));
+    base_model_ = base_model_name(model);
+  }
   settings_.decoder_options.compute = compute;
   settings_.decoder_options.residual_dropout = settings_.decoder.residual_dropout;
   settings_.decoder_options.embedding_dropout = settings_.decoder.embedding_dropout;
   settings_.mlp.compute = compute;
+  const auto& frozen = config.training().freeze();
+  const Freeze freeze("training.freeze", {frozen.begin(), frozen.end()});
+  settings_.decoder_options.trainable = freeze.trainable();
+  settings_.mlp.trainable = freeze.trainable();
+  if (config.precision().has_frozen()) {
+    settings_.decoder_options.frozen = frozen_codec(config.precision().frozen(), compute);
+    settings_.mlp.frozen = settings_.decoder_options.frozen;
+    precision_ += ", frozen weights in " + config.precision().frozen();
+  }
   ModelRegistry families("model.family");
   register_models(families);
   family_functions_ = families.at(family_);
   chain_ = family_functions_.build(settings_);
+  freeze.check(chain_);
+  if (config.precision().has_frozen() && !holds_frozen_weights(chain_, settings_.mlp.frozen)) {
+    throw UserError(
+        "precision.frozen is {}, but all linear weights of the layers are trained; freeze some "
+        "with "
+        "training.freeze, train adapters with lora, or leave it out",
+        config.precision().frozen());
+  }
 }
 
 void Model::check_length(int64_t positions) const {
@@ -172,18 +223,21 @@ void Model::check_length(int64_t positions) const {
 }
 
 std::string Model::description() const {
-  const std::string dtype =
-      settings_.decoder_options.compute == at::kBFloat16 ? "bf16 with fp32 master" : "fp32";
+  const int64_t trained = chain_.trained_count();
   return fmt::format(
-      "{}, {:L} parameters, {}, {}",
+      "{}, {:L} parameters{}, {}, {}",
       family_,
       chain_.parameter_count(),
+      trained < chain_.parameter_count() ? fmt::format(" of which {:L} are trained", trained) : "",
       counted(std::ssize(chain_.layers), "layer"),
-      dtype);
+      precision_);
 }
 
 std::string Model::fingerprint() const {
-  const std::string config = layout().config_text;
+  std::string config = layout().config_text;
+  if (has_adapters()) {
+    config += adapter_layout().config_text;
+  }
   return fmt::format("{}, {:016x}", description(), checksum(std::as_bytes(std::span(config))));
 }
 
@@ -212,6 +266,11 @@ void Model::fill(uint64_t seed, const UnitSource& source) {
   } else {
     family_functions_.initialise(chain_, settings_, seed, source);
   }
+  if (adapter_folder_) {
+    load_adapters(*adapter_folder_, chain_, source);
+  } else {
+    initialise_adapters(chain_, seed, source);
+  }
 }
 
 HfFolderLayout Model::layout() const {
@@ -231,7 +290,35 @@ HfFolderLayout Model::layout() const {
   return layout;
 }
 
+HfFolderLayout Model::adapter_layout() const {
+  const DecoderConfig& decoder = settings_.decoder;
+  HfFolderLayout adapter = peft_layout(
+      settings_.decoder_options.adapters,
+      linear_layers(decoder),
+      {.base_model = base_model_, .weights_in_out = decoder.family->weights_in_out});
+  adapter.small_files = layout().small_files;
+  adapter.small_files.erase("generation_config.json"); // of whole models
+  return adapter;
+}
+
+HfFolderLayout Model::checkpoint_layout() const {
+  HfFolderLayout whole = layout();
+  if (has_adapters()) {
+    whole.small_files[std::string(kPeftConfigName)] = adapter_layout().config_text;
+  }
+  return whole;
+}
+
 void Model::write(const std::filesystem::path& out, const UnitSource& source) const {
+  if (has_adapters()) {
+    const auto all_trained = [](const StoredTensor& /*tensor*/) { return true; };
+    write_hf_folder(
+        out,
+        adapter_layout(),
+        only_finite(adapter_filler(export_filler(chain_, source)), out, all_trained),
+        Existing::kReplace);
+    return;
+  }
   std::set<std::string> trained;
   for (const auto& unit : chain_.units) {
     for (const Parameter& parameter : unit->parameters()) {
@@ -247,8 +334,30 @@ void Model::write(const std::filesystem::path& out, const UnitSource& source) co
   write_hf_folder(
       out,
       layout(),
-      only_finite(export_filler(chain_, source), out, is_trained),
+      only_finite(with_originals(export_filler(chain_, source)), out, is_trained),
       Existing::kReplace);
+}
+
+/// Frozen parameters as the folder has them, where there is one.
+TensorFiller Model::with_originals(TensorFiller held) const {
+  if (!folder_) {
+    return held;
+  }
+  std::map<std::string, HeldAs> frozen;
+  for (const auto& unit : chain_.units) {
+    for (const Parameter& parameter : unit->parameters()) {
+      if (!unit->trainable()) {
+        frozen[parameter.name] = {
+            .codec = unit->codec() != nullptr ? settings_.decoder_options.frozen : nullptr,
+            .type = unit->dtype()};
+      }
+    }
+  }
+  return original_where_frozen(
+      std::move(held), *folder_, [frozen = std::move(frozen)](const std::string& name) {
+        const auto found = frozen.find(name);
+        return found == frozen.end() ? std::nullopt : std::optional(found->second);
+      });
 }
 
 } // namespace palimpsest

@@ -4,11 +4,12 @@
 //
 //   Model model(config);
 //   model.fill(seed, source);                     // its folder's weights, or the family's initialisation
-//   model.write("runs/a/model", source);          // a Hugging Face folder
+//   model.write("runs/a/model", source);          // a Hugging Face folder, or a PEFT one of adapters
 
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/hf_folder.h>
+#include <palimpsest/core/io/peft_folder.h>
 #include <palimpsest/core/models/models.h>
 
 #include <cstdint>
@@ -78,19 +79,33 @@ class Model {
   /// Every parameter: from the folder, or initialised from `seed`.
   void fill(uint64_t seed, const UnitSource& source);
 
-  /// What write() makes, without the values.
-  HfFolderLayout layout() const;
+  /// Whether adapters are trained instead of the weights; write() makes a PEFT folder of them then.
+  bool has_adapters() const {
+    return !settings_.decoder_options.adapters.layers.empty();
+  }
 
-  /// A folder that transformers loads: a folder's own config, tokenizer, dtypes and files where the
+  /// The whole model's folder, without the values.
+  HfFolderLayout layout() const;
+  /// Where there are adapters: their folder's.
+  HfFolderLayout adapter_layout() const;
+  /// What a checkpoint keeps: the whole model's, and adapter_config.json.
+  HfFolderLayout checkpoint_layout() const;
+
+  /// A folder that transformers loads, or PEFT where there are adapters: a folder's own config, tokenizer, dtypes and files where the
   /// weights came from one; with the tokenizer of data.tokenizer, if it is given. A chain that is no decoder is written as its weights alone.
   /// EnvironmentError, and nothing is changed, where a trained weight is not finite.
   void write(const std::filesystem::path& out, const UnitSource& source) const;
 
  private:
+  TensorFiller with_originals(TensorFiller held) const;
+
   std::string family_;
+  std::string precision_; // "bf16 with fp32 master"
   ModelSettings settings_;
   ModelFamily family_functions_;
   std::optional<HfFolder> folder_;
+  std::optional<PeftFolder> adapter_folder_; // lora.adapter
+  std::string base_model_; // as adapter_config.json names it
   std::optional<HfFolderLayout> kept_; // by a checkpoint, where the folder is gone
   std::map<std::string, std::string> tokenizer_; // data.tokenizer's files by name
   std::vector<std::string> notes_;

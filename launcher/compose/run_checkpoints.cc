@@ -21,13 +21,33 @@ namespace {
 void check_model_folder(const std::filesystem::path& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path model = folder / "model";
-  if (fs::exists(model, error) && !fs::is_directory(model, error)) {
-    throw UserError(
-        "training.output: {} is a file, where the folder of the trained model belongs; remove it "
-        "or give another folder",
-        model.string());
+  for (const char* name : {"model", "adapter", "best"}) {
+    const fs::path model = folder / name;
+    if (fs::exists(model, error) && !fs::is_directory(model, error)) {
+      throw UserError(
+          "training.output: {} is a file, where the folder of the trained model belongs; remove it "
+          "or give another folder",
+          model.string());
+    }
   }
+}
+
+// Names of the loss scaler's numbers.
+constexpr const char* kScale = "scaler.scale";
+constexpr const char* kGoodSteps = "scaler.good_steps";
+constexpr const char* kHysteresis = "scaler.hysteresis_left";
+
+/// None of a run whose loss was not scaled.
+std::optional<LossScale> loss_scale(const CheckpointInfo& info) {
+  const auto& numbers = info.numbers();
+  if (!numbers.contains(kScale) || !numbers.contains(kGoodSteps) ||
+      !numbers.contains(kHysteresis)) {
+    return std::nullopt;
+  }
+  return LossScale{
+      .scale = numbers.at(kScale),
+      .good_steps = static_cast<int64_t>(numbers.at(kGoodSteps)),
+      .hysteresis_left = static_cast<int64_t>(numbers.at(kHysteresis))};
 }
 
 /// All but the run's id.
@@ -41,10 +61,19 @@ CheckpointInfo describe(
   info.set_step(position.step);
   info.set_updates(position.updates);
   info.set_seed(static_cast<uint64_t>(config.training().seed()));
+  if (position.loss_scale) {
+    auto& numbers = *info.mutable_numbers();
+    numbers[kScale] = position.loss_scale->scale;
+    numbers[kGoodSteps] = static_cast<double>(position.loss_scale->good_steps);
+    numbers[kHysteresis] = static_cast<double>(position.loss_scale->hysteresis_left);
+  }
   info.mutable_data()->set_epoch(next.epoch);
   info.mutable_data()->set_position(next.begin);
   info.mutable_data()->set_consumed(parts.batches.consumed(position.step));
   info.mutable_data()->set_samples(parts.batches.sample_count());
+  for (const auto& [name, number] : parts.numbers) {
+    (*info.mutable_numbers())[name] = number;
+  }
   info.mutable_layout()->set_ranks(ranks);
   info.mutable_layout()->set_stages(parts.mesh.pipeline);
   info.mutable_layout()->set_replicate(parts.mesh.replicate);
@@ -159,7 +188,11 @@ TrainingPosition RunCheckpoints::load(const RunParts& parts) {
   }
   SavedStates(parts.model.chain(), parts.store, parts.groups).load(reader);
   newest_ = *start_.checkpoint;
-  return {.step = info.step(), .updates = info.updates()};
+  numbers_.clear();
+  for (const auto& [name, number] : info.numbers()) {
+    numbers_[name] = number;
+  }
+  return {.step = info.step(), .updates = info.updates(), .loss_scale = loss_scale(info)};
 }
 
 void RunCheckpoints::save(const TrainingPosition& position, const RunParts& parts) {
@@ -169,7 +202,7 @@ void RunCheckpoints::save(const TrainingPosition& position, const RunParts& part
   checkpoint.info = describe(position, parts, config_, ranks_.size());
   checkpoint.info.set_run_id(start_.run_id);
   checkpoint.config_text = config_text(config_, ranks_.size());
-  checkpoint.model = parts.model.layout();
+  checkpoint.model = parts.model.checkpoint_layout();
   checkpoint.pieces = states.pieces();
   SavingRanks saving{.rank = ranks_.rank(), .world = ranks_.size()};
   if (ranks_.world() != nullptr) {

@@ -37,6 +37,24 @@ INSTANTIATE_TEST_SUITE_P(
             {"training.epochs (override training.epochs=1)",
              "training.steps (override",
              "contradict"}},
+        Contradiction{
+            {"precision.master=none"},
+            {"precision.master (override", "precision.compute is fp32", "belongs to bf16"}},
+        Contradiction{
+            {"precision={compute: fp16, master: none}"},
+            {"precision.master", "precision.compute", "fp16", "belongs to bf16"}},
+        Contradiction{
+            {"precision={compute: bf16, loss_scaling: {initial: 8}}"},
+            {"precision.loss_scaling.initial", "precision.compute", "bf16", "belongs to fp16"}},
+        Contradiction{
+            {"precision={compute: fp16, loss_scaling: {fixed: 8, hysteresis: 2}}"},
+            {"precision.loss_scaling.fixed", "precision.loss_scaling.hysteresis", "contradict"}},
+        Contradiction{
+            {"precision={compute: fp16, loss_scaling: {initial: 8, minimum: 16}}"},
+            {"precision.loss_scaling.initial",
+             " 8 is below ",
+             "precision.loss_scaling.minimum",
+             " 16"}},
         Contradiction{{"model.path=m"}, {"model.path", "model.preset (run.yaml:1)", "contradict"}},
         Contradiction{
             {"model.preset=null", "model.path=m", "model.family=llama"},
@@ -88,6 +106,12 @@ INSTANTIATE_TEST_SUITE_P(
              "activation_checkpointing.recompute=[0]"},
             {"activation_checkpointing.recompute", "activation_checkpointing.count", "contradict"}},
         Contradiction{
+            {"lora.adapter=a", "lora.rank=4"},
+            {"lora.adapter", "lora.rank", "contradict"}},
+        Contradiction{
+            {"lora.adapter=a", "lora.target_modules=[q_proj]"},
+            {"lora.adapter", "lora.target_modules", "contradict"}},
+        Contradiction{
             {"training.restart=true", "checkpoint.resume=auto"},
             {"training.restart", "checkpoint.resume", "contradict"}},
         Contradiction{
@@ -102,6 +126,19 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{
             {"checkpoint.keep_last=3"},
             {"checkpoint.keep_last", "checkpoint.save_every"}},
+        Contradiction{{"evaluation.every=3"}, {"evaluation.every", "give data.validation"}},
+        Contradiction{{"evaluation.samples=3"}, {"evaluation.samples", "give data.validation"}},
+        Contradiction{
+            {"data.validation={fraction: 0.1}", "evaluation.patience=3"},
+            {"evaluation.patience", "evaluation.every is not set"}},
+        Contradiction{
+            {"data.validation={fraction: 0.1}", "evaluation.keep_best=false"},
+            {"evaluation.keep_best", "evaluation.every is not set"}},
+        Contradiction{
+            {"data.validation={fraction: 0.1}",
+             "evaluation.every=3",
+             "evaluation.min_improvement=0.1"},
+            {"evaluation.min_improvement", "evaluation.patience is not set"}},
         Contradiction{
             {"data.sequence_length=1024"},
             {"data.sequence_length", "1024 is longer than model.max_position_embeddings", "512"}},
@@ -246,21 +283,12 @@ TEST(Validate, AFamilysOwnDefaultsAreDerived) {
 // Each is refused by name with what works instead, in a config that is otherwise right.
 TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
   const std::vector<std::vector<std::string>> asked = {
-      {"data.validation={fraction: 0.1}"},
-      {"precision.compute=fp16"},
-      {"precision.frozen=nf4"},
-      {"precision.master=none"},
-      {"precision.gradients=bf16"},
-      {"precision.moments=bf16"},
-      {"training.freeze=[norm]"},
-      {"lora={}"},
       {"memory.host_budget=8GiB"},
       {"pipeline.stages=2"},
       {"pipeline.schedule=gpipe"},
       {"offload.optimizer=host"},
       {"offload.gradients=auto"},
       {"offload.activations=disk", "offload.directory=/scratch"},
-      {"evaluation.every=10"},
   };
   for (const auto& overrides : asked) {
     const std::string key = overrides[0].substr(0, overrides[0].find('='));

@@ -70,7 +70,7 @@ class Records final : public Observer {
   std::vector<StepRecord> all;
 };
 
-/// What a run leaves: records, fp32 parameters by name, gradients of the first step.
+/// What a run leaves: records, parameters by name, gradients of the first step.
 struct Finished {
   Records records;
   std::map<std::string, std::vector<float>> parameters;
@@ -78,19 +78,34 @@ struct Finished {
   std::unique_ptr<Run> run;
 };
 
-/// Adds the part of the fp32 parameters that a run's rank holds.
+/// In which types the matrices of runs are tried, as values of `precision`: one for each kind of
+/// state and of rounding.
+inline const std::vector<std::string> kPrecisions = {
+    "fp32",
+    "bf16",
+    "{compute: bf16, master: none, moments: bf16, gradients: bf16}",
+    "{compute: fp16, moments: bf16, loss_scaling: {initial: 1024, growth_interval: 2}}",
+};
+
+/// What the matrices of runs train, as overrides: the whole model, or adapters of some layers.
+inline const std::vector<std::vector<std::string>> kTrained = {
+    {},
+    {"lora={rank: 3, alpha: 6, dropout: 0.1, target_modules: [k_proj, v_proj, down_proj]}"},
+};
+
+/// Adds the part of the parameters that a run's rank holds: masters where there are any.
 inline void add_parameters(Run& run, std::map<std::string, std::vector<float>>& parameters) {
   const UnitSource source = run.parameters();
   const Chain& chain = run.model().chain();
   for (size_t unit = 0; unit < chain.units.size(); ++unit) {
     const UnitValues held = source(static_cast<int>(unit));
-    const float* values = held.values.const_data_ptr<float>();
+    const at::Tensor wide = numbers_in(*chain.units[unit], held.values).to(at::kFloat);
+    const float* values = wide.const_data_ptr<float>();
     for (const Parameter& parameter : chain.units[unit]->parameters()) {
       std::vector<float>& whole = parameters[parameter.name];
       whole.resize(static_cast<size_t>(parameter.numel));
       const int64_t first = std::max(parameter.offset, held.begin);
-      const int64_t last =
-          std::min(parameter.offset + parameter.numel, held.begin + held.values.numel());
+      const int64_t last = std::min(parameter.offset + parameter.numel, held.begin + wide.numel());
       for (int64_t element = first; element < last; ++element) {
         whole[static_cast<size_t>(element - parameter.offset)] = values[element - held.begin];
       }
