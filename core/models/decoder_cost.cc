@@ -350,10 +350,22 @@ class DecoderCost {
         hidden_,
         {back, through, qkv - all_spent, normed - all_spent - kept, norm - all_spent - kept});
 
+    add_time_of_attention(cost, config_.window(layer), first, last);
+    return cost;
+  }
+
+  void add_time_of_attention(
+      BlockCost& cost,
+      int64_t window,
+      const LinearState& first,
+      const LinearState& last) const {
+    const int64_t width = q_width_ + 2 * kv_width_;
+    const int64_t qkv = matrix(width);
+    const int64_t attended = matrix(q_width_);
     const double rows = static_cast<double>(rows_);
     // scores and weighted sum over the keys that are seen
     const double scores = static_cast<double>(work_.samples) * 4 * static_cast<double>(q_width_) *
-        static_cast<double>(kernels::causal_pairs(work_.tokens, config_.window(layer)));
+        static_cast<double>(kernels::causal_pairs(work_.tokens, window));
     const double products =
         rows * 2 * static_cast<double>(config_.hidden_size * (2 * q_width_ + 2 * kv_width_));
     cost.forward_flops = products + scores + first.adapter_flops + last.adapter_flops;
@@ -380,7 +392,6 @@ class DecoderCost {
     cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, q_width_) : 0) +
         (first.trained ? weight_product(rows_, width, hidden_size) : 0) +
         first.adapter_weight_seconds + last.adapter_weight_seconds;
-    return cost;
   }
 
   BlockCost mlp(int64_t layer, const Homes& homes) const {
@@ -388,9 +399,7 @@ class DecoderCost {
     const LinearState first = linear_state(homes, of.inner, of.inner_bias);
     const LinearState last = linear_state(homes, of.down, of.down_bias);
     const NormGradients gradients = norm_gradients(homes, of.norm, of.norm_bias);
-    const int64_t hidden_size = config_.hidden_size;
-    const int64_t inner = config_.intermediate_size;
-    const int64_t gated = matrix(inner);
+    const int64_t gated = matrix(config_.intermediate_size);
     const int64_t gate_up = matrix(inner_);
     // other activations of a gate are done by LibTorch, a tensor at a time
     const bool fused = !family_.gated || config_.hidden_act == HiddenAct::kSilu ||
@@ -444,6 +453,15 @@ class DecoderCost {
          normed - kept_product - kept,
          norm - gate_up - kept_product - kept});
 
+    add_time_of_mlp(cost, first, last);
+    return cost;
+  }
+
+  void add_time_of_mlp(BlockCost& cost, const LinearState& first, const LinearState& last) const {
+    const int64_t hidden_size = config_.hidden_size;
+    const int64_t inner = config_.intermediate_size;
+    const int64_t gated = matrix(inner);
+    const int64_t gate_up = matrix(inner_);
     const double one = static_cast<double>(rows_) * 2 * static_cast<double>(hidden_size * inner);
     cost.value_flops = one + last.adapter_flops;
     cost.forward_flops = (family_.gated ? 3 : 2) * one + first.adapter_flops + last.adapter_flops;
@@ -463,7 +481,6 @@ class DecoderCost {
     cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, inner) : 0) +
         (first.trained ? weight_product(rows_, inner_, hidden_size) : 0) +
         first.adapter_weight_seconds + last.adapter_weight_seconds;
-    return cost;
   }
 
   /// A chunk of rows at a time, forward and back.
