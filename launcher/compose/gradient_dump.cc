@@ -45,7 +45,8 @@ void GradientDump::write(const UnitSource& source) {
   }
   for (const StoredTensor& tensor : writer_->tensors()) {
     const auto& [unit, parameter] = places.at(tensor.name);
-    const at::Tensor gradient = source(unit).values.narrow(0, parameter->offset, parameter->numel);
+    const at::Tensor gradient =
+        source(unit).values.narrow(0, parameter->offset, parameter->numel).to(at::kFloat);
     writer_->write(
         tensor.name,
         {static_cast<const std::byte*>(gradient.const_data_ptr()),

@@ -249,7 +249,7 @@ std::string to_json(const Hardware& hardware) {
 
 double peak_flops(const Hardware& hardware, at::ScalarType compute) {
   const Hardware::Flops& flops = hardware.flops();
-  return compute == at::kBFloat16 && flops.has_bf16() ? flops.bf16() : flops.fp32();
+  return compute != at::kFloat && flops.has_bf16() ? flops.bf16() : flops.fp32();
 }
 
 DeviceSpeed device_speed(const Hardware& hardware, at::ScalarType compute) {

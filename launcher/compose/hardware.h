@@ -33,7 +33,8 @@ Hardware parse_hardware(std::string_view text, const std::string& file);
 /// Reads back as the same hardware.
 std::string to_json(const Hardware& hardware);
 
-/// Operations per second at the peak, of products in fp32 or bf16.
+/// Operations per second at the peak, of products in fp32, bf16 or fp16: devices have one peak for
+/// both halves.
 double peak_flops(const Hardware& hardware, at::ScalarType compute);
 
 DeviceSpeed device_speed(const Hardware& hardware, at::ScalarType compute);

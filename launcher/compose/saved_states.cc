@@ -1,6 +1,9 @@
 #include <palimpsest/launcher/compose/saved_states.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/models/weights.h>
+
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <map>
@@ -16,10 +19,19 @@ StoredDtype stored_dtype(at::ScalarType dtype) {
       return StoredDtype::F32;
     case at::kBFloat16:
       return StoredDtype::BF16;
+    case at::kHalf:
+      return StoredDtype::F16;
+    case at::kByte:
+      return StoredDtype::U8;
     default:
       check(false, "states of dtype {} are not saved", c10::toString(dtype));
       return {};
   }
+}
+
+/// Whether what is saved are codes: a state named after their codec, in bytes.
+bool holds_codes(const ParamUnit& unit) {
+  return unit.codec() != nullptr && unit.codec()->block() > 1;
 }
 
 /// The part of a parameter's state that a rank holds.
@@ -34,8 +46,13 @@ void for_each_piece(const Chain& chain, ShardedParamStore& store, Visit visit) {
     const ParamUnit& unit = *chain.units[number];
     const ElementRange range = store.range(static_cast<int>(number));
     const ParamShard& shard = store.shard(static_cast<int>(number));
+    const bool codes = holds_codes(unit);
     std::vector<std::pair<std::string, at::Tensor>> states = {
-        {std::string(shard.master.defined() ? kMasterState : kParameterState), shard.values()}};
+        {std::string(
+             codes                        ? unit.codec()->name()
+                 : shard.master.defined() ? kMasterState
+                                          : kParameterState),
+         shard.values()}};
     for (size_t moment = 0; moment < shard.moments.size(); ++moment) {
       states.emplace_back(moment_state(moment), shard.moments[moment]);
     }
@@ -46,13 +63,14 @@ void for_each_piece(const Chain& chain, ShardedParamStore& store, Visit visit) {
         HeldPiece held;
         held.piece.whole.name = parameter.name;
         held.piece.whole.dtype = stored_dtype(values.scalar_type());
-        held.piece.whole.shape = parameter.shape;
+        held.piece.whole.shape =
+            codes ? std::vector<int64_t>{unit.held(parameter.numel)} : parameter.shape;
         held.piece.whole.state = state;
         held.piece.whole.trainable = unit.trainable();
-        held.piece.begin = begin - parameter.offset;
-        held.piece.count = end - begin;
+        held.piece.begin = unit.held(begin - parameter.offset);
+        held.piece.count = unit.held(end - begin);
         if (end > begin) {
-          held.values = values.narrow(0, begin - range.begin, end - begin);
+          held.values = values.narrow(0, unit.held(begin - range.begin), unit.held(end - begin));
         }
         visit(static_cast<int>(number), held);
       }
@@ -60,18 +78,52 @@ void for_each_piece(const Chain& chain, ShardedParamStore& store, Visit visit) {
   }
 }
 
-/// What a checkpoint calls this state. A parameter's fp32 values are its master where it computes in
-/// another type, else the parameter itself: the same numbers, whichever the run that saved had.
+bool is_real(StoredDtype dtype) {
+  return dtype == StoredDtype::F32 || dtype == StoredDtype::BF16 || dtype == StoredDtype::F16;
+}
+
+/// What a checkpoint calls this state, and its type there. A parameter's values are its master where
+/// it has one, else the parameter itself, whichever the run that saved had; real numbers of another
+/// type are converted, which a run must have been allowed (its precision has changed).
 StateDeclaration stored_as(StateDeclaration wanted, const CheckpointManifest& manifest) {
   const bool values = wanted.state == kMasterState || wanted.state == kParameterState;
   const auto other = wanted.state == kMasterState ? kParameterState : kMasterState;
-  const auto has = [&](std::string_view state) {
-    return find_state(manifest, wanted.name, state) != nullptr;
-  };
-  if (values && wanted.dtype == StoredDtype::F32 && !has(wanted.state) && has(other)) {
-    wanted.state = other;
+  const auto* stored = find_state(manifest, wanted.name, wanted.state);
+  if (values && stored == nullptr) {
+    stored = find_state(manifest, wanted.name, other);
+  }
+  if (stored != nullptr) {
+    const StateDeclaration found = declaration_of(*stored);
+    if (is_real(wanted.dtype) && is_real(found.dtype)) {
+      wanted.state = found.state;
+      wanted.dtype = found.dtype;
+    }
   }
   return wanted;
+}
+
+std::span<std::byte> bytes_of(const at::Tensor& flat) {
+  return {static_cast<std::byte*>(flat.mutable_data_ptr()), flat.nbytes()};
+}
+
+/// Fills the piece, to the nearest where the checkpoint has it in another type.
+void read_piece(const CheckpointReader& reader, const HeldPiece& held) {
+  constexpr int64_t kPart = int64_t{1} << 20;
+  const StatePiece& piece = held.piece;
+  const StateDeclaration stored = stored_as(piece.whole, reader.manifest());
+  const auto read = [&](int64_t first, const at::Tensor& into) {
+    const int64_t begin = piece.begin + first;
+    reader.read(stored.name, stored.state, begin, begin + into.numel(), bytes_of(into));
+  };
+  if (stored.dtype == piece.whole.dtype) {
+    return read(0, held.values);
+  }
+  for (int64_t first = 0; first < piece.count; first += kPart) {
+    const int64_t count = std::min(kPart, piece.count - first);
+    const at::Tensor part = at::empty({count}, scalar_type(stored));
+    read(first, part);
+    held.values.narrow(0, first, count).copy_(part);
+  }
 }
 
 } // namespace
@@ -113,12 +165,7 @@ void SavedStates::load(const CheckpointReader& reader) const {
   reader.compare_with(expected);
   for_each_piece(chain_, store_, [&](int, const HeldPiece& held) {
     if (held.piece.count > 0) {
-      reader.read(
-          held.piece.whole.name,
-          stored_as(held.piece.whole, reader.manifest()).state,
-          held.piece.begin,
-          held.piece.begin + held.piece.count,
-          {static_cast<std::byte*>(held.values.mutable_data_ptr()), held.values.nbytes()});
+      read_piece(reader, held);
     }
   });
 }

@@ -158,6 +158,16 @@ OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config) {
   return settings;
 }
 
+StatePrecision state_precision(const RunConfig::Precision& config) {
+  const auto dtype = [](const std::string& name) {
+    return name == "bf16" ? at::kBFloat16 : at::kFloat;
+  };
+  return {
+      .master = config.master() != "none",
+      .gradients = dtype(config.gradients()),
+      .moments = dtype(config.moments())};
+}
+
 ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t steps) {
   ScheduleSettings settings{.name = config.name(), .total_steps = steps};
   if (config.has_warmup_steps()) {
@@ -170,11 +180,28 @@ ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t s
   return settings;
 }
 
+LossScaling loss_scaling(const RunConfig::LossScaling& config) {
+  LossScaling settings;
+  if (config.has_fixed()) {
+    settings.fixed = config.fixed();
+  }
+  settings.initial = config.initial();
+  settings.growth_factor = config.growth_factor();
+  settings.backoff_factor = config.backoff_factor();
+  settings.growth_interval = config.growth_interval();
+  settings.hysteresis = config.hysteresis();
+  settings.minimum = config.minimum();
+  return settings;
+}
+
 Trainer::Settings trainer_settings(const RunConfig& config, int64_t steps) {
   Trainer::Settings settings;
   settings.seed = static_cast<uint64_t>(config.training().seed());
   const auto schedule =
       std::make_shared<LearningRateSchedule>(schedule_settings(config.scheduler(), steps));
+  if (config.precision().compute() == "fp16") {
+    settings.loss_scaling = loss_scaling(config.precision().loss_scaling());
+  }
   const double peak = config.optimizer().learning_rate();
   settings.learning_rate = [schedule, peak](int64_t updates) {
     return peak * schedule->factor(updates);

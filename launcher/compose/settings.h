@@ -9,6 +9,7 @@
 #include <palimpsest/core/config/run_config.pb.h>
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/contracts/param_store.h>
+#include <palimpsest/core/contracts/precision.h>
 #include <palimpsest/core/data/open_data.h>
 #include <palimpsest/core/data/step_batches.h>
 #include <palimpsest/core/engine/trainer.h>
@@ -46,6 +47,9 @@ std::vector<RunConfig::Parallel> parallel_candidates(const RunConfig& config, in
 MeshRequest mesh_request(const RunConfig& config);
 
 OptimizerSettings optimizer_settings(const RunConfig::Optimizer& config);
+
+StatePrecision state_precision(const RunConfig::Precision& config);
+LossScaling loss_scaling(const RunConfig::LossScaling& config);
 
 ScheduleSettings schedule_settings(const RunConfig::Scheduler& config, int64_t steps);
 

@@ -93,11 +93,13 @@ WorldRequest world_request(const RunConfig& config, const Hardware& hardware) {
   }
   request.model = model.decoder();
   request.decoder = model.decoder_options();
+  request.packed = config.data().packing();
   request.tokens = config.data().has_sequence_length()
       ? config.data().sequence_length()
       : usual_sequence_length(model.max_positions());
   model.check_length(request.tokens);
   request.moment_count = make_optimizer(optimizer_settings(config.optimizer()))->moment_count();
+  request.precision = state_precision(config.precision());
   request.reproducible = config.training().reproducible();
   request.hardware = hardware;
   request.budget = hardware.memory();
@@ -193,8 +195,10 @@ const ModelCost& WorldSearch::cost(int64_t micro_batch) {
   const DecoderWork work{
       .samples = micro_batch,
       .tokens = request_.tokens,
+      .packed = request_.packed,
       .decoder = request_.decoder,
-      .moment_count = request_.moment_count};
+      .moment_count = request_.moment_count,
+      .precision = request_.precision};
   const DeviceSpeed speed = device_speed(request_.hardware, request_.decoder.compute);
   return costs_.emplace(micro_batch, analytic_cost(request_.model, work, speed)).first->second;
 }

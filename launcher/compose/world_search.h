@@ -33,7 +33,9 @@ struct WorldRequest {
   DecoderConfig model{};
   DecoderOptions decoder{};
   int64_t tokens = 0; ///< of a sample
+  bool packed = false; ///< several documents share a sample
   int moment_count = 2; ///< of the optimizer
+  StatePrecision precision{};
   bool reproducible = false;
   Hardware hardware{};
   int64_t budget = 0; ///< bytes that a rank may hold

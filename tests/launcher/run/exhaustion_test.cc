@@ -150,14 +150,11 @@ TEST(Exhaustion, AnyAllocationOfAStepMayFailAndTheStepRunsAgainWithTheSameBits) 
 TEST(Exhaustion, NothingIsAllocatedAfterTheRanksHaveAgreed) {
   const TestFolder folder;
   const std::string config = yaml(folder);
-  for (const char* compute : {"fp32", "bf16"}) {
-    const Disturbed run = train(
-        config,
-        folder,
-        {"training.global_batch_size=2", fmt::format("precision.compute={}", compute)},
-        0);
-    EXPECT_GT(run.allocations, 100) << compute;
-    EXPECT_EQ(run.after, 0) << compute;
+  for (const std::string& precision : testing::kPrecisions) {
+    const Disturbed run =
+        train(config, folder, {"training.global_batch_size=2", "precision=" + precision}, 0);
+    EXPECT_GT(run.allocations, 100) << precision;
+    EXPECT_EQ(run.after, 0) << precision;
   }
 }
 

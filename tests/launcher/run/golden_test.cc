@@ -215,17 +215,23 @@ TEST_P(Golden, HasOneProcesssBitsOnRanksWhereItIsReproducible) {
   }
 }
 
-// bf16 products beside fp32 masters: near the fp32 reference, not equal to it.
-TEST_P(Golden, TrainsNearTheReferenceInBf16) {
+// Near the fp32 reference, not equal to it.
+TEST_P(Golden, TrainsNearTheReferenceInNarrowTypes) {
   const TestFolder folder;
   const Tensors expected = golden();
   const Tensors gradients = part(expected, "grad.");
-  for (const char* policy : {"none", "full"}) {
+  for (const auto& [precision, policy] :
+       {std::pair("bf16", "none"),
+        std::pair("bf16", "full"),
+        std::pair("{compute: bf16, master: none, moments: bf16, gradients: bf16}", "none"),
+        std::pair("fp16", "full"),
+        std::pair("{compute: fp16, gradients: bf16, moments: bf16}", "none")}) {
+    SCOPED_TRACE(precision);
     SCOPED_TRACE(policy);
     const Finished found = testing::train(
         golden_yaml(GetParam()),
         folder,
-        {"precision.compute=bf16", std::string("activation_checkpointing=") + policy});
+        {std::string("precision=") + precision, std::string("activation_checkpointing=") + policy});
     ASSERT_EQ(found.records.all.size(), 3);
     for (size_t step = 0; step < 3; ++step) {
       const double loss = expected.at("losses")[step];

@@ -47,11 +47,11 @@ struct Layout {
   int micro = 1;
 };
 
-std::vector<std::string> overrides(const Layout& layout, const std::string& compute) {
+std::vector<std::string> overrides(const Layout& layout, const std::string& precision) {
   return {
       fmt::format("parallel.zero={}", layout.zero),
       fmt::format("training.micro_batch_size={}", layout.micro),
-      "precision.compute=" + compute};
+      "precision=" + precision};
 }
 
 std::vector<std::string> lines(const std::string& path) {
@@ -104,25 +104,25 @@ TEST(Resume, AnyLayoutGoesOnFromAnyOther) {
       hops.push_back({{1 + code % 4, code / 4 % 4}, {1 + code / 16 % 4, code / 64}});
     }
   }
-  for (const std::string compute : {"fp32", "bf16"}) {
+  for (const std::string& precision : testing::kPrecisions) {
     const TestFolder folder;
     const std::string config = yaml(folder);
-    const Finished whole = testing::train(config, folder, overrides({1, 0}, compute));
+    const Finished whole = testing::train(config, folder, overrides({1, 0}, precision));
     const auto expected = states(folder / "run/step-00000010");
     const auto middle = states(folder / "run/step-00000005");
     for (const auto& [before, after] : hops) {
       SCOPED_TRACE(fmt::format(
           "{}: {} ranks zero {} -> {} ranks zero {}",
-          compute,
+          precision,
           before.ranks,
           before.zero,
           after.ranks,
           after.zero));
-      testing::train_on(before.ranks, config, folder, overrides(before, compute));
+      testing::train_on(before.ranks, config, folder, overrides(before, precision));
       EXPECT_EQ(states(folder / "run/step-00000005"), middle);
       forget_after_five(folder);
       const Finished rest =
-          testing::train_on(after.ranks, config, folder, overrides(after, compute), false);
+          testing::train_on(after.ranks, config, folder, overrides(after, precision), false);
       ASSERT_EQ(rest.records.all.size(), 5U);
       for (size_t step = 0; step < 5; ++step) {
         const StepRecord& now = rest.records.all[step];
@@ -131,6 +131,7 @@ TEST(Resume, AnyLayoutGoesOnFromAnyOther) {
         EXPECT_EQ(now.loss, then.loss);
         EXPECT_EQ(now.grad_norm, then.grad_norm);
         EXPECT_EQ(now.learning_rate, then.learning_rate);
+        EXPECT_EQ(now.loss_scale, then.loss_scale);
       }
       EXPECT_EQ(rest.parameters, whole.parameters);
       EXPECT_EQ(states(folder / "run/step-00000010"), expected);
@@ -291,6 +292,62 @@ TEST(Resume, ComputesInAnotherTypeWhereThatIsAllowed) {
     EXPECT_EQ(
         states(folder / "run/step-00000010").count("model.norm.weight master"),
         after == "bf16" ? 1 : 0);
+  }
+}
+
+/// What `bytes` of a state hold.
+std::vector<float> numbers(const std::string& bytes, bool bf16) {
+  const auto count = static_cast<int64_t>(bytes.size() / (bf16 ? 2 : 4));
+  at::Tensor values = at::empty({count}, bf16 ? at::kBFloat16 : at::kFloat);
+  std::memcpy(values.mutable_data_ptr(), bytes.data(), bytes.size());
+  values = values.to(at::kFloat);
+  const float* first = values.const_data_ptr<float>();
+  return {first, first + count};
+}
+
+// Masters become weights, and moments wide or narrow, to the nearest.
+TEST(Resume, ConvertsStatesWhereThatIsAllowed) {
+  const std::string narrow = testing::kPrecisions[2];
+  const std::string half = testing::kPrecisions[3];
+  for (const auto& [before, after] :
+       {std::pair(std::string("bf16"), narrow),
+        std::pair(narrow, std::string("fp32")),
+        std::pair(narrow, half),
+        std::pair(half, std::string("bf16"))}) {
+    SCOPED_TRACE(before + " -> " + after);
+    const TestFolder folder;
+    const std::string config = yaml(folder);
+    testing::train_on(2, config, folder, overrides({2, 2}, before));
+    forget_after_five(folder);
+    EXPECT_THAT(
+        [&] {
+          testing::train_on(1, config, folder, overrides({1, 0}, after), false);
+        },
+        ThrowsMessage<Error>(AllOf(HasSubstr("precision."), HasSubstr("--allow-change"))));
+    const auto saved = states(folder / "run/step-00000005");
+    palimpsest::Run run(
+        testing::run_config(config, folder, overrides({1, 0}, after)), /*allow_change=*/true);
+    run.prepare();
+    std::map<std::string, std::vector<float>> read;
+    testing::add_parameters(run, read);
+    for (const auto& [name, values] : read) {
+      const auto master = saved.find(name + " master");
+      std::vector<float> wanted = master != saved.end()
+          ? numbers(master->second, false)
+          : numbers(saved.at(name + " parameter"), before == narrow);
+      for (float& value : wanted) {
+        value = after == narrow ? static_cast<float>(c10::BFloat16(value)) : value;
+      }
+      EXPECT_EQ(values, wanted) << name;
+    }
+    testing::Records records;
+    EXPECT_TRUE(run.train({&records}));
+    ASSERT_EQ(records.all.size(), 5U);
+    EXPECT_EQ(records.all.front().loss_scale.has_value(), after == half);
+    const auto ended = states(folder / "run/step-00000010");
+    EXPECT_EQ(ended.count("model.norm.weight master"), after == "fp32" || after == narrow ? 0 : 1);
+    const bool small = after == narrow || after == half;
+    EXPECT_EQ(ended.at("model.norm.weight moment.1").size(), 24U * (small ? 2 : 4));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/plan/closed_forms.h>
 #include <palimpsest/tests/core/data/tensors.h>
 #include <palimpsest/tests/launcher/run/run_testing.h>
 
@@ -188,20 +189,36 @@ TEST(Run, TheRateFollowsOptimizerStepsForAnyAccumulation) {
   EXPECT_DOUBLE_EQ(columns[0][15], 1e-3 * 0.55); // half way down to the floor of 0.1
 }
 
-// bf16 parameters have an fp32 master and two fp32 moments: 12 bytes of optimizer for each.
+// A narrow parameter has an fp32 master and two fp32 moments, unless told otherwise.
 TEST(Run, StatesHaveTheirBytesPerParameter) {
-  for (const auto& [compute, parameter, optimizer] :
-       {std::tuple("fp32", 4, 8), std::tuple("bf16", 2, 12)}) {
+  for (const auto& [precision, parameter, gradient, optimizer] :
+       {std::tuple("fp32", 4, 4, 8),
+        std::tuple("bf16", 2, 4, 12),
+        std::tuple("fp16", 2, 4, 12),
+        std::tuple("{compute: fp32, moments: bf16, gradients: bf16}", 4, 2, 4),
+        std::tuple("{compute: bf16, moments: bf16}", 2, 4, 8),
+        std::tuple("{compute: bf16, master: none}", 2, 4, 8),
+        std::tuple("{compute: bf16, master: none, moments: bf16, gradients: bf16}", 2, 2, 4)}) {
+    SCOPED_TRACE(precision);
     const TestFolder folder;
     const Finished finished =
-        testing::train(yaml(folder, 4), folder, {std::string("precision.compute=") + compute});
+        testing::train(yaml(folder, 4), folder, {std::string("precision=") + precision});
     const MemoryContext& memory = finished.run->memory();
     const int64_t count = finished.run->model().chain().parameter_count();
     EXPECT_EQ(count, 2 * 5808 + 2 * 1608 + 24); // two layers, embedding and head, the last norm
-    EXPECT_EQ(memory.usage(Category::kParameters).live, parameter * count) << compute;
-    EXPECT_EQ(memory.usage(Category::kOptimizer).live, optimizer * count) << compute;
-    EXPECT_EQ(memory.usage(Category::kGradients).peak, 4 * count) << compute;
-    EXPECT_EQ(memory.usage(Category::kGradients).live, 0) << compute;
+    EXPECT_EQ(memory.usage(Category::kParameters).live, parameter * count);
+    EXPECT_EQ(memory.usage(Category::kOptimizer).live, optimizer * count);
+    EXPECT_EQ(memory.usage(Category::kGradients).peak, gradient * count);
+    EXPECT_EQ(memory.usage(Category::kGradients).live, 0);
+    StateBytes planned; // the same by the plan
+    for (const UnitCost& unit : finished.run->full_plan().job.model().units) {
+      planned.parameters += static_cast<double>(unit.parameter_bytes);
+      planned.gradients += static_cast<double>(unit.gradient_bytes);
+      planned.optimizer += static_cast<double>(unit.state_bytes);
+    }
+    EXPECT_EQ(planned.parameters, parameter * count);
+    EXPECT_EQ(planned.gradients, gradient * count);
+    EXPECT_EQ(planned.optimizer, optimizer * count);
   }
 }
 
