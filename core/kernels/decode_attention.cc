@@ -64,8 +64,8 @@ float exponentials(float* values, int64_t count, float shift) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// One query head's share of a chunk: the largest score, the sum of exponentials relative to it, and
-/// the values weighted by them; in one row of fp32.
+/// One query head's share of a chunk: the largest score, the sum of exponentials relative to it,
+/// and the values weighted by them; in one row of fp32.
 struct Partial {
   float* row;
   float& maximum() const {

@@ -48,8 +48,8 @@ class LayerCache {
   /// append.
   kernels::KeysAndValues seen(int64_t queries) const;
 
-  /// Forgets what follows the first `length` tokens. False, and nothing is done, where the window has
-  /// forgotten what would be needed then.
+  /// Forgets what follows the first `length` tokens. False, and nothing is done, where the window
+  /// has forgotten what would be needed then.
   bool truncate(int64_t length);
   void clear() {
     first_ = held_ = 0;

@@ -41,7 +41,8 @@ std::vector<TokenProbability> token_distribution(
     const SamplingSettings& settings);
 
 /// `scores`: one for each id; `before`: prompt and generated tokens. Of equally likely tokens a
-/// temperature of 0 takes the first. EnvironmentError where a score is not a number or the best is infinite.
+/// temperature of 0 takes the first. EnvironmentError where a score is not a number or the best is
+/// infinite.
 int32_t sample_token(
     std::span<const float> scores,
     std::span<const int32_t> before,

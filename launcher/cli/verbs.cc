@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/cli/config_verb.h>
 #include <palimpsest/launcher/cli/export_verb.h>
+#include <palimpsest/launcher/cli/generate_verb.h>
 #include <palimpsest/launcher/cli/inspect_verb.h>
 #include <palimpsest/launcher/cli/launch_verb.h>
 #include <palimpsest/launcher/cli/plan_verb.h>
@@ -14,6 +15,7 @@ void register_verbs(CLI::App& program) {
   add_train_verb(program);
   add_plan_verb(program);
   add_stack_verb(program);
+  add_generate_verb(program);
   add_tokenize_verb(program);
   add_export_verb(program);
   add_inspect_verb(program);

@@ -1,0 +1,100 @@
+#include <palimpsest/launcher/compose/generation_model.h>
+
+#include <palimpsest/core/base/bytes.h>
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/device/allocator.h>
+#include <palimpsest/core/device/device.h>
+#include <palimpsest/core/engine/memory_shortage.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/models/weights.h>
+#include <palimpsest/launcher/compose/saved_values.h>
+
+#include <ATen/ops/zeros.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace palimpsest {
+
+GenerationModel::GenerationModel(GenerationSource source)
+    : source_(std::move(source)), memory_("generation") {
+  const ScopedContext here(memory_);
+  install_cpu_allocator();
+  const RunConfig& config = source_.config;
+  set_threads(
+      config.training().has_threads() ? static_cast<int>(config.training().threads())
+                                      : Device::cpu().threads());
+  model_.emplace(config, source_.checkpoint);
+  if (!model_->reads_tokens()) {
+    throw UserError("generate: {} is no language model: it reads features", source_.name);
+  }
+  if (config.memory().has_device_budget()) {
+    memory_.set_limit(config.memory().device_budget());
+  }
+}
+
+void GenerationModel::load() {
+  const ScopedContext here(memory_);
+  const int64_t available = Device::cpu().available_memory();
+  if (weight_bytes() > available) {
+    throw EnvironmentError(
+        "out of memory: the weights of {} take {}, but {} are available; a narrower "
+        "precision.compute takes less",
+        source_.name,
+        format_bytes(weight_bytes()),
+        format_bytes(available));
+  }
+  name_shortages(memory_, "reading weights", [&] { read_weights(); });
+  generator_.emplace(model_->chain());
+}
+
+void GenerationModel::read_weights() {
+  for (const auto& unit : model_->chain().units) {
+    const ScopedCategory parameters(memory_, Category::kParameters);
+    unit->bind_data(at::zeros({unit->held(unit->numel())}, at::TensorOptions(unit->held_dtype())));
+  }
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  const UnitSource values = [&](int unit) {
+    return UnitValues{.values = model_->chain().units[static_cast<size_t>(unit)]->data()};
+  };
+  if (source_.checkpoint) {
+    load_values(CheckpointReader(*source_.checkpoint), model_->chain(), values);
+  } else {
+    model_->fill(0, values);
+  }
+}
+
+int64_t GenerationModel::weight_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& unit : model_->chain().units) {
+    bytes += unit->held_bytes();
+  }
+  return bytes;
+}
+
+std::string GenerationModel::description() const {
+  const at::ScalarType compute = model_->decoder_options().compute;
+  return fmt::format(
+      "{}, {:L} parameters in {} ({})",
+      model_->decoder().family->name,
+      model_->chain().parameter_count(),
+      compute == at::kFloat          ? "fp32"
+          : compute == at::kBFloat16 ? "bf16"
+                                     : "fp16",
+      format_bytes(weight_bytes()));
+}
+
+int64_t GenerationModel::max_positions() const {
+  const DecoderConfig& decoder = model_->decoder();
+  const bool stretches = decoder.family->rotary && decoder.rope.type == RopeType::kDynamic;
+  return stretches ? 0 : model_->max_positions();
+}
+
+void GenerationModel::compute(const std::string& doing, const std::function<void()>& part) {
+  const ScopedContext here(memory_);
+  const ScopedCategory scratch(memory_, Category::kWorkspace);
+  name_shortages(memory_, doing, part);
+}
+
+} // namespace palimpsest

@@ -1,0 +1,60 @@
+#pragma once
+
+// A model with its weights in memory, ready to generate.
+//
+//   GenerationModel model(find_generation_source("Llama-3.2-1B", {}));
+//   model.load();
+//   KvCache cache = model.generator().new_cache(2048);
+//
+// Weights are held once, in the type that the model computes in; there are no gradients and no
+// optimizer. Everything is charged to the model's own memory context, whose limit is
+// memory.device_budget.
+
+#include <palimpsest/core/device/memory_context.h>
+#include <palimpsest/core/models/generator.h>
+#include <palimpsest/launcher/compose/generation_source.h>
+#include <palimpsest/launcher/compose/model.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace palimpsest {
+
+class GenerationModel {
+ public:
+  /// Opens and checks the model's files; reads no weights. UserError where it is no decoder, or its
+  /// files do not fit each other. Installs the tracked CPU allocator and sets the threads.
+  explicit GenerationModel(GenerationSource source);
+
+  /// Reads the weights. EnvironmentError where they do not fit the memory.
+  void load();
+
+  const Model& model() const {
+    return *model_;
+  }
+  const Generator& generator() const {
+    return *generator_;
+  }
+  /// Of all parameters, as they are held.
+  int64_t weight_bytes() const;
+  /// "llama, 250,432 parameters in fp32 (978 KiB)".
+  std::string description() const;
+  /// Positions of a sequence; 0: any number, as a dynamic rotary embedding has.
+  int64_t max_positions() const;
+
+  /// Runs a part that computes, in this model's memory context: memory that runs out in it is an
+  /// EnvironmentError that says `doing` and what is held.
+  void compute(const std::string& doing, const std::function<void()>& part);
+
+ private:
+  void read_weights();
+
+  GenerationSource source_;
+  MemoryContext memory_;
+  std::optional<Model> model_;
+  std::optional<Generator> generator_;
+};
+
+} // namespace palimpsest

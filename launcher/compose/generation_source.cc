@@ -1,0 +1,178 @@
+#include <palimpsest/launcher/compose/generation_source.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/core/config/loader.h>
+#include <palimpsest/core/io/checkpoint_folder.h>
+#include <palimpsest/core/io/checkpoint_manifest.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/hub_cache.h>
+#include <palimpsest/core/io/json.h>
+#include <palimpsest/core/io/peft_folder.h>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+
+namespace palimpsest {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array<const char*, 6> kKeys = {
+    "precision.compute",
+    "precision.frozen",
+    "memory.device_budget",
+    "data.tokenizer",
+    "data.chat_template",
+    "training.threads"};
+
+/// The keys of a config that say what to generate from; the others say how to train.
+void check_overrides(const std::vector<std::string>& overrides) {
+  for (const std::string& override : overrides) {
+    const std::string key = override.substr(0, override.find('='));
+    if (std::ranges::find(kKeys, key) == kKeys.end()) {
+      throw UserError(
+          "generate: {} changes nothing here; these keys do: {}", key, fmt::join(kKeys, ", "));
+    }
+  }
+}
+
+bool is_model(const fs::path& folder) {
+  return fs::exists(folder / "config.json") || fs::exists(folder / kPeftConfigName);
+}
+
+class Finder {
+ public:
+  explicit Finder(const std::vector<std::string>& overrides) : overrides_(overrides) {}
+
+  GenerationSource find(const std::string& model) const {
+    if (!fs::exists(model)) {
+      return from_folder(resolve_model(model), std::nullopt);
+    }
+    if (!fs::is_directory(model)) {
+      const RunConfig config = load_config(model, overrides_);
+      return from_output(config.training().output(), config, model);
+    }
+    const fs::path folder = model;
+    if (fs::exists(folder / kManifestName)) {
+      return from_checkpoint(folder);
+    }
+    if (is_model(folder)) {
+      return from_folder(folder, std::nullopt);
+    }
+    return from_output(folder, std::nullopt, model);
+  }
+
+ private:
+  /// `run`: the config of the run that wrote the folder, where it is known.
+  GenerationSource from_folder(const fs::path& folder, const std::optional<RunConfig>& run) const {
+    nlohmann::json config = {
+        {"data", {{"files", {"none.txt"}}}}, // asked for, not read
+        {"training", {{"steps", 1}}},
+        {"optimizer", {{"learning_rate", 1}}}};
+    GenerationSource source{.texts = folder, .name = folder.string()};
+    if (fs::exists(folder / kPeftConfigName)) {
+      const fs::path base = base_model(folder);
+      config["model"]["path"] = base.string();
+      config["lora"]["adapter"] = folder.string();
+      source.name = fmt::format("{} with the adapters {}", base.string(), folder.string());
+      if (!fs::exists(folder / "tokenizer.json")) {
+        source.texts = base;
+      }
+    } else {
+      config["model"]["path"] = folder.string();
+    }
+    if (overrides("precision.frozen")) { // nothing is trained here, so it holds all linear layers
+      config["training"]["freeze"] = {"_proj|c_attn|c_fc"};
+    }
+    if (run) {
+      config["precision"]["compute"] = run->precision().compute();
+      if (run->data().has_chat_template()) {
+        config["data"]["chat_template"] = run->data().chat_template();
+      }
+    }
+    source.config = load_config_text(config.dump(), "generate.json", overrides_);
+    return with_texts(std::move(source));
+  }
+
+  GenerationSource from_checkpoint(const fs::path& folder) const {
+    const CheckpointReader reader(folder);
+    GenerationSource source{
+        .config = load_config_text(reader.config_text(), folder / kRunConfigName, overrides_),
+        .checkpoint = folder,
+        .texts = folder / kModelFolderName,
+        .name = "checkpoint " + folder.string()};
+    return with_texts(std::move(source));
+  }
+
+  GenerationSource from_output(
+      const fs::path& output,
+      std::optional<RunConfig> run,
+      const std::string& model) const {
+    const fs::path whole = output / "model";
+    const fs::path written = is_model(whole) ? whole : output / "adapter";
+    const bool has_model = is_model(written);
+    const auto checkpoints = list_checkpoints(output);
+    if (!has_model && checkpoints.empty()) {
+      throw UserError(
+          "generate: {}{} holds neither a model nor a checkpoint; give a model's folder or hub id, "
+          "an "
+          "adapter's folder, a checkpoint, or a run's output folder or config",
+          model,
+          run ? fmt::format(" writes to {}, which", output.string()) : "");
+    }
+    if (!checkpoints.empty() &&
+        (!has_model ||
+         fs::last_write_time(written) < fs::last_write_time(checkpoints.back().folder))) {
+      return from_checkpoint(find_checkpoint(output));
+    }
+    if (!run && !checkpoints.empty()) {
+      const fs::path& newest = checkpoints.back().folder;
+      run = load_config_text(CheckpointReader(newest).config_text(), newest / kRunConfigName);
+    }
+    return from_folder(written, run);
+  }
+
+  bool overrides(const std::string& key) const {
+    return std::ranges::any_of(
+        overrides_, [&](const std::string& override) { return override.starts_with(key + "="); });
+  }
+
+  static fs::path base_model(const fs::path& adapter) {
+    const fs::path file = adapter / kPeftConfigName;
+    const nlohmann::json config = parse_json(read_file(file), file.string());
+    const auto base = config.find("base_model_name_or_path");
+    if (base == config.end() || !base->is_string()) {
+      throw UserError(
+          "{}: base_model_name_or_path is missing: the folder or hub id of the model that the "
+          "adapters belong to",
+          file.string());
+    }
+    const auto name = base->get<std::string>();
+    const fs::path beside = adapter / name;
+    return !find_model(name) && fs::exists(beside) ? beside : resolve_model(name);
+  }
+
+  GenerationSource with_texts(GenerationSource source) const {
+    if (overrides("data.tokenizer")) {
+      source.texts = resolve_model(source.config.data().tokenizer());
+    }
+    return source;
+  }
+
+  const std::vector<std::string>& overrides_;
+};
+
+} // namespace
+
+GenerationSource find_generation_source(
+    const std::string& model,
+    const std::vector<std::string>& overrides) {
+  check_overrides(overrides);
+  return Finder(overrides).find(model);
+}
+
+} // namespace palimpsest

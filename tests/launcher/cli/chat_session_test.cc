@@ -1,0 +1,170 @@
+#include <palimpsest/launcher/cli/chat_session.h>
+
+#include <palimpsest/core/base/error.h>
+
+#include <gmock/gmock.h>
+
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <string>
+
+namespace palimpsest {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kData = PALIMPSEST_TEST_DATA;
+
+/// A pipe that holds a text and then ends.
+class Input {
+ public:
+  explicit Input(const std::string& text) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    close(ends[1]);
+    descriptor_ = ends[0];
+  }
+  ~Input() {
+    close(descriptor_);
+  }
+  int descriptor() const {
+    return descriptor_;
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// What is written to it, and Ctrl-C with every piece.
+class InterruptedOutput : public std::stringbuf {
+ protected:
+  int sync() override {
+    std::raise(SIGINT);
+    return 0;
+  }
+};
+
+class ChatSessionTest : public ::testing::Test {
+ protected:
+  explicit ChatSessionTest(const std::string& model = "llama-tiny")
+      : source_(find_generation_source(
+            kData + "/models/" + model,
+            {"data.tokenizer=" + kData + "/tokenizers/llama3-512",
+             "data.chat_template=llama3",
+             "training.threads=1"})),
+        model_(source_), text_(source_.texts, source_.config.data().chat_template(), 512) {
+    model_.load();
+  }
+  Chat chat(int64_t max_new_tokens = 6, const std::string& system = "") {
+    GenerationSettings settings{
+        .sampling = {.temperature = 0, .repetition_penalty = 1.5},
+        .max_positions = model_.max_positions(),
+        .end_ids = text_.end_ids()};
+    return {model_, text_, settings, {.system = system, .max_new_tokens = max_new_tokens}};
+  }
+  static std::string session(Chat& chat, const std::string& input, bool interactive = false) {
+    const Input lines(input);
+    std::ostringstream out;
+    ChatSession(chat, lines.descriptor(), out, interactive).run();
+    return out.str();
+  }
+
+  GenerationSource source_;
+  GenerationModel model_;
+  GenerationText text_;
+};
+
+TEST(LineReader, GivesLinesOfAnyLength) {
+  const std::string longer(10000, 'x');
+  const Input input("one\n\n" + longer + "\nlast");
+  LineReader lines(input.descriptor());
+  EXPECT_EQ(lines.next(), "one");
+  EXPECT_EQ(lines.next(), "");
+  EXPECT_EQ(lines.next(), longer);
+  EXPECT_EQ(lines.next(), "last");
+  EXPECT_EQ(lines.next(), std::nullopt);
+}
+
+TEST(LineReader, AnInputThatCannotBeReadIsTheEnvironmentsError) {
+  LineReader lines(-1);
+  EXPECT_THROW(lines.next(), EnvironmentError);
+}
+
+// Turn after turn in one cache: what one that begins anew with the same conversation says.
+TEST_F(ChatSessionTest, TheCacheChangesNoReply) {
+  Chat kept = chat(6, "Be brief.");
+  const std::vector<std::string> messages = {"Who is there?", "A word?", "And 12 more"};
+  std::vector<std::string> replies;
+  for (const std::string& message : messages) {
+    const int64_t before = kept.conversation().size() == 1 ? 0 : kept.tokens_read();
+    Conversation whole = kept.conversation();
+    whole.push_back({"user", message});
+    const int64_t all = std::ssize(text_.encode(whole));
+    const GenerationResult reply = kept.reply(message, {});
+    replies.push_back(reply.text);
+    EXPECT_EQ(reply.tokens.size(), 6U);
+    if (before > 0) { // the first turn's tokens are not read again
+      EXPECT_LT(kept.tokens_read(), all / 2 + 6);
+    } else {
+      EXPECT_EQ(kept.tokens_read(), all);
+    }
+    TextGenerator generator(
+        model_.generator(),
+        text_,
+        {.sampling = {.temperature = 0, .repetition_penalty = 1.5}, .end_ids = text_.end_ids()});
+    const GenerationRequest request{
+        .prompt = text_.encode(whole), .max_new_tokens = 6, .reply = true};
+    GenerationResult alone;
+    generator.run({&request, 1}, {.done = [&](size_t, const auto& result) { alone = result; }});
+    EXPECT_EQ(alone.text, reply.text);
+  }
+  Chat again = chat(6, "Be brief.");
+  EXPECT_EQ(
+      session(again, "Who is there?\r\n\nA word?\nAnd 12 more"),
+      replies[0] + "\n" + replies[1] + "\n" + replies[2] + "\n");
+  Chat forgets = chat(6, "Be brief.");
+  EXPECT_EQ(
+      session(forgets, "Who is there?\n/reset\nWho is there?\n/exit\nA word?\n"),
+      replies[0] + "\n" + replies[0] + "\n");
+}
+
+TEST_F(ChatSessionTest, APersonIsPromptedAndTold) {
+  Chat one = chat();
+  const std::string out = session(one, "Hi\n/fly\n/reset\n", /*interactive=*/true);
+  EXPECT_THAT(out, HasSubstr("/exit"));
+  EXPECT_THAT(out, HasSubstr("\n> "));
+  EXPECT_THAT(out, HasSubstr("there is no command /fly"));
+  EXPECT_TRUE(one.conversation().empty());
+  Chat other = chat();
+  EXPECT_THROW(session(other, "Hi\n/fly\n"), UserError); // of a pipe: nobody would see it
+}
+
+TEST_F(ChatSessionTest, CtrlCEndsTheReplyAndTheChatGoesOn) {
+  Chat one = chat(50);
+  const Input lines("Hi\nA word?\n");
+  InterruptedOutput buffer;
+  std::ostream out(&buffer);
+  ChatSession(one, lines.descriptor(), out, /*interactive=*/false).run();
+  ASSERT_EQ(one.conversation().size(), 4U);
+  Chat whole = chat(50);
+  const std::string text = whole.reply("Hi", {}).text;
+  const std::string& part = one.conversation()[1].content;
+  EXPECT_LT(part.size(), text.size());
+  EXPECT_EQ(part, text.substr(0, part.size()));
+}
+
+TEST_F(ChatSessionTest, AConversationThatIsTooLongIsRefusedAndForgotten) {
+  Chat one = chat();
+  one.reply("Hi", {});
+  const Conversation before = one.conversation();
+  EXPECT_THROW(one.reply(std::string(3000, '!'), {}), UserError);
+  EXPECT_EQ(one.conversation().size(), before.size());
+  EXPECT_EQ(one.reply("A word?", {}).tokens.size(), 6U); // and goes on
+}
+
+} // namespace
+} // namespace palimpsest
