@@ -34,6 +34,14 @@ optimizer: {{learning_rate: 1e-3}}
       folder / "text.txt");
 }
 
+/// The same with only some layers trained, the others' weights held in codes.
+std::string frozen_decoder(const TestFolder& folder, const std::string& type) {
+  std::string yaml = decoder(folder);
+  const std::string threads = "threads: 2";
+  yaml.insert(yaml.find(threads) + threads.size(), R"(, freeze: ['layers\.[0-25]\.', embed])");
+  return yaml + fmt::format("precision: {{compute: bf16, frozen: {}}}\n", type);
+}
+
 std::string mlp(const TestFolder& folder, const std::string& hidden) {
   const TensorDeclaration inputs{"inputs", StoredDtype::F32, {512, 256}};
   const TensorDeclaration targets{"targets", StoredDtype::F32, {512, 8}};
@@ -60,6 +68,8 @@ optimizer: {{learning_rate: 1e-3}}
 std::vector<std::string> chains(const TestFolder& folder) {
   return {
       decoder(folder),
+      frozen_decoder(folder, "nf4"),
+      frozen_decoder(folder, "fp32"),
       mlp(folder, "hidden_size: 256, num_hidden_layers: 12"),
       mlp(folder, "hidden_sizes: [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32]")};
 }

@@ -175,7 +175,7 @@ class ChainRun {
         EXPECT_FALSE(unit.data().defined()) << "gathered after its last use: " << unit.name();
         store_.gather(number).wait();
       }
-      const at::Tensor whole = unit.data().to(at::kFloat);
+      const at::Tensor whole = numbers_in(unit, unit.data()).to(at::kFloat);
       for (const Parameter& parameter : unit.parameters()) {
         const float* first = whole.const_data_ptr<float>() + parameter.offset;
         found[parameter.name].assign(first, first + parameter.numel);

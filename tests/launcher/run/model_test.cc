@@ -3,6 +3,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/launcher/compose/checkpoint_export.h>
 #include <palimpsest/tests/core/data/tensors.h>
 #include <palimpsest/tests/launcher/run/run_testing.h>
 #include <palimpsest/tests/support/python/python.h>
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -361,6 +363,59 @@ TEST(Model, AnMlpOnATensorsFileHasTheLossComputedByHand) {
   const Finished trained =
       testing::train(yaml, folder, {"optimizer.learning_rate=0.05", "training.epochs=200"});
   EXPECT_LT(trained.records.all.back().loss, 0.01); // it learns the table
+}
+
+// Whatever the weights that are not trained were held in, and whoever writes them.
+TEST(Model, FrozenWeightsAreWrittenAsTheFolderHasThem) {
+  const std::string golden = std::string(PALIMPSEST_TEST_DATA) + "/models/llama-tiny";
+  const HfFolder original(golden);
+  for (const char* precision :
+       {"fp32", "bf16", "{compute: bf16, frozen: nf4}", "{compute: fp32, frozen: int8}"}) {
+    SCOPED_TRACE(precision);
+    const TestFolder folder;
+    const Finished finished = testing::train(
+        decoder_yaml(folder, "{path: " + golden + "}"),
+        folder,
+        {std::string("precision=") + precision,
+         R"(training.freeze=["layers\\.[0-2]\\.", embed])",
+         "checkpoint.save_every=2"});
+    const std::filesystem::path written = finished.run->output() / "model";
+    const HfFolder after(written);
+    for (const auto& [name, entry] : original.tensors()) {
+      const auto before = original.bytes(name);
+      const bool same = std::ranges::equal(before, after.bytes(name));
+      const bool trained = name.find("layers.3.") != std::string::npos ||
+          name == "model.norm.weight" || name == "lm_head.weight";
+      EXPECT_EQ(same, !trained) << name;
+    }
+    export_checkpoint(finished.run->output(), folder / "exported");
+    EXPECT_EQ(
+        read_file(folder / "exported/model.safetensors"), read_file(written / "model.safetensors"));
+  }
+}
+
+TEST(Model, FreezingNothingOrAllIsRefused) {
+  const TestFolder folder;
+  const auto refused = [&](const std::vector<std::string>& overrides, const char* part) {
+    EXPECT_THAT(
+        [&] {
+          testing::train(
+              decoder_yaml(
+                  folder, "{path: " + std::string(PALIMPSEST_TEST_DATA) + "/models/llama-tiny}"),
+              folder,
+              overrides);
+        },
+        ThrowsMessage<UserError>(HasSubstr(part)));
+  };
+  refused(
+      {"training.freeze=[layer9]"}, "training.freeze: 'layer9' is found in no parameter's name");
+  refused({"training.freeze=[model, lm_head]"}, "training.freeze leaves nothing to train");
+  refused({"training.freeze=[q_proj]"}, "are computed as one product");
+  refused({"precision.frozen=nf4"}, "all linear weights of the layers are trained");
+  refused({"precision.frozen=fp32"}, "all linear weights of the layers are trained");
+  refused(
+      {"precision.frozen=nf4", "training.freeze=[norm]"},
+      "all linear weights of the layers are trained");
 }
 
 } // namespace

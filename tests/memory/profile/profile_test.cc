@@ -193,5 +193,22 @@ TEST_F(ProfileTest, UnitsEndAsTheyWere) {
   EXPECT_EQ(memory_.total().live, before);
 }
 
+// Two layers of one kind and size, of which one is frozen: it queues no gradients, nor has any.
+TEST_F(ProfileTest, FrozenBlocksAreMeasuredApart) {
+  Chain chain = build_mlp_chain({.widths = {8, 8, 8, 8}, .trainable = [](const std::string& name) {
+                                   return !name.starts_with("layers.1");
+                                 }});
+  ASSERT_EQ(chain.blocks[1].block->kind(), chain.blocks[2].block->kind());
+  const MicroBatch batch{
+      .inputs = at::full({4, 8}, 1.0F), .labels = at::full({4, 8}, 1.0F), .target_count = 32};
+  const ModelCost cost = profile(chain, batch, memory_, {.moment_count = 2});
+  EXPECT_EQ(cost.blocks[1].weight_jobs_bytes, 0);
+  EXPECT_EQ(cost.blocks[2].weight_jobs_bytes, 2 * 4 * 8 * 4); // the operand and its gradient
+  EXPECT_TRUE(cost.units[1].frozen);
+  EXPECT_EQ(cost.units[1].parameter_bytes, (8 * 8 + 8) * 4);
+  EXPECT_EQ(cost.units[1].gradient_bytes + cost.units[1].state_bytes, 0);
+  EXPECT_EQ(cost.units[2].gradient_bytes + cost.units[2].state_bytes, 3 * (8 * 8 + 8) * 4);
+}
+
 } // namespace
 } // namespace palimpsest
