@@ -11,7 +11,7 @@
 #include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/models/freeze.h>
 #include <palimpsest/core/models/frozen_codec.h>
-#include <palimpsest/core/models/head_block.h>
+#include <palimpsest/core/models/generator.h>
 #include <palimpsest/core/models/original_weights.h>
 #include <palimpsest/launcher/compose/adapters.h>
 #include <palimpsest/launcher/compose/finite_weights.h>
@@ -242,21 +242,8 @@ std::string Model::fingerprint() const {
 }
 
 at::Tensor Model::logits(const at::Tensor& ids) const {
-  const auto* head = dynamic_cast<const HeadBlock*>(chain_.terminal.get());
-  check(head != nullptr, "a {} model has no logits", family_);
-  const MicroBatch batch{.inputs = ids};
-  const BlockContext context{.batch = &batch, .training = false};
-  std::map<std::pair<int, int>, at::Tensor> values = {{{kLoader, 0}, ids}};
-  for (size_t index = 0; index < chain_.blocks.size(); ++index) {
-    const ChainBlock& entry = chain_.blocks[index];
-    Tensors inputs;
-    for (const ValueRef& read : entry.reads) {
-      inputs.push_back(values.at({read.producer, read.index}));
-    }
-    ForwardResult result = entry.block->forward(inputs, {.tape = TapeMode::kNone}, context);
-    values = {{{static_cast<int>(index), 0}, std::move(result.values.front())}};
-  }
-  return head->logits(values.begin()->second);
+  check(reads_tokens(), "a {} model has no logits", family_);
+  return decoder_logits(chain_, ids);
 }
 
 void Model::fill(uint64_t seed, const UnitSource& source) {
