@@ -166,9 +166,9 @@ class Profiler {
           : unit.trainable()          ? "; trained"
                                       : "; frozen";
       for (const Parameter& parameter : unit.parameters()) {
-        const std::string& name = parameter.name;
-        const auto shared = std::ranges::mismatch(name, entry.name).in1 - name.begin();
-        text += " " + name.substr(static_cast<size_t>(shared));
+        std::string name = parameter.name;
+        std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; }); // of its layer
+        text += " " + name;
       }
     }
     return text;
