@@ -12,6 +12,7 @@
 #include <palimpsest/launcher/compose/replanner.h>
 #include <palimpsest/launcher/compose/run_logs.h>
 #include <palimpsest/launcher/compose/settings.h>
+#include <palimpsest/launcher/compose/skipped_limit.h>
 #include <palimpsest/launcher/compose/whole_units.h>
 #include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
@@ -69,36 +70,6 @@ class PeriodicSave final : public Observer {
  private:
   int64_t every_;
   std::function<void()> save_;
-};
-
-/// Ends the run, on all ranks, after more steps in a row than allowed whose loss or gradient is not
-/// finite.
-class SkippedLimit final : public Observer {
- public:
-  SkippedLimit(int64_t most, Ranks& ranks) : most_(most), ranks_(ranks) {}
-  void step_end(const StepRecord& record) override {
-    const bool finite = std::isfinite(record.loss) && std::isfinite(record.grad_norm);
-    in_a_row_ = finite ? 0 : in_a_row_ + 1;
-    if (in_a_row_ <= most_) {
-      return;
-    }
-    ranks_.alike([&] {
-      throw EnvironmentError(
-          "step {}: the loss is {} and the gradient's norm {}, so nothing was updated, in {} "
-          "step(s) in a row where training.max_skipped_steps allows {}; earlier checkpoints are "
-          "kept",
-          record.step,
-          record.loss,
-          record.grad_norm,
-          in_a_row_,
-          most_);
-    });
-  }
-
- private:
-  int64_t most_;
-  Ranks& ranks_;
-  int64_t in_a_row_ = 0;
 };
 
 std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore& store) {
@@ -198,7 +169,8 @@ ModelCost Run::measure() {
           model_->chain(),
           batches_->load(0).front(),
           memory_,
-          {.moment_count = optimizer_->moment_count()});
+          {.moment_count = optimizer_->moment_count(),
+           .precision = state_precision(config_.precision())});
     });
   });
   if (ranks_.world() != nullptr) {
@@ -358,6 +330,7 @@ void Run::allocate() {
   settings.placement = full_plan().job.placement();
   settings.reproducible = full_plan().job.reproducible();
   settings.moment_count = optimizer_->moment_count();
+  settings.precision = state_precision(config_.precision());
   store_.reset(); // of a checkpoint that was damaged
   store_ = std::make_unique<ShardedParamStore>(
       model_->chain().units, settings, parameter_groups_, groups_, memory_);
@@ -386,10 +359,22 @@ void Run::lead_with_whole(
   WholeUnits(*store_, groups_, ranks_).lead(part, use);
 }
 
+/// Of the next step's loss, where it is scaled.
+double Run::first_scale() const {
+  const LossScaling& scaling = *settings_.loss_scaling;
+  return position_.loss_scale ? LossScaler(scaling, *position_.loss_scale).scale()
+                              : LossScaler(scaling).scale();
+}
+
 void Run::dump_gradients(std::filesystem::path file) {
   ranks_.together([&] {
     const auto lead = [this](const auto& use) {
-      lead_with_whole([this](int unit) { return store_->shard(unit).gradient; }, use);
+      const auto scaled_back = [this](int unit) {
+        const at::Tensor gradient = store_->shard(unit).gradient.to(at::kFloat);
+        const double scale = settings_.loss_scaling ? first_scale() : 1;
+        return scale == 1 ? gradient : gradient.div(scale);
+      };
+      lead_with_whole(scaled_back, use);
     };
     std::optional<std::filesystem::path> mine;
     if (ranks_.leads()) {
@@ -409,12 +394,6 @@ bool Run::train(const std::vector<Observer*>& observers) {
     }
   });
   std::vector<Observer*> all = observers;
-  const RunConfig::Training& training = config_.training();
-  SkippedLimit limit(
-      training.has_max_skipped_steps() ? training.max_skipped_steps()
-                                       : std::numeric_limits<int64_t>::max(),
-      ranks_);
-  all.insert(all.begin(), &limit); // before the step is saved
   for (const auto& log : logs) {
     all.insert(all.begin(), log.get());
   }
@@ -455,6 +434,8 @@ bool Run::train(const std::vector<Observer*>& observers) {
       *batches_,
       memory_,
       settings_);
+  SkippedLimit limit(config_, trainer, ranks_); // told after the logs, before the step is saved
+  all.insert(all.begin() + std::ssize(logs), &limit);
   const auto save_now = [&] {
     position_ = trainer.position();
     const ScopedCategory scratch(memory_, Category::kWorkspace);

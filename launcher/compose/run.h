@@ -153,6 +153,7 @@ class Run {
   Chosen plan_with(const ModelCost& cost, const DeviceBudget& budget, const LinkCosts& links);
   void plan_all_windows();
   void allocate();
+  double first_scale() const;
   RunParts parts();
   void lead_with_whole(
       const WholeUnits::Part& part,
