@@ -29,8 +29,8 @@ constexpr std::string_view kRunName = "run.json";
 constexpr std::string_view kLockName = ".run.lock";
 
 /// What a run leaves in its output folder, beside checkpoints.
-constexpr std::array<std::string_view, 4> kRunFiles =
-    {kRunName, "metrics.jsonl", "tensorboard", "model"};
+constexpr std::array<std::string_view, 5> kRunFiles =
+    {kRunName, "metrics.jsonl", "tensorboard", "model", "best"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;

@@ -15,6 +15,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
@@ -91,9 +92,10 @@ RankArguments rank_arguments(const CLI::App& launch) {
         words[0]);
   }
   for (const CLI::App* verb : launch.get_subcommands()) {
-    if (verb->get_name() != "train") {
+    if (verb->get_name() != "train" && verb->get_name() != "eval") {
       throw UserError(
-          "launch: ranks cannot do '{}', they train; a job's plan is what plan --world N prints",
+          "launch: ranks cannot do '{}', they train or eval; a job's plan is what plan --world N "
+          "prints",
           verb->get_name());
     }
     RankArguments arguments = {verb->get_name()};
@@ -163,7 +165,11 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   const bool training = arguments[0] == "train";
   const std::filesystem::path output = training ? check_training(arguments) : "";
   const bool own_logs = launch.log_folder.empty() && training;
-  if (launch.log_folder.empty()) {
+  const bool passing_logs = launch.log_folder.empty() && !training;
+  if (passing_logs) { // of a run that is over, whose own logs stay
+    launch.log_folder = std::filesystem::temp_directory_path() /
+        fmt::format("palimpsest-{}-logs-{}", arguments[0], getpid());
+  } else if (launch.log_folder.empty()) {
     launch.log_folder = output / "logs";
   }
   if (options.no_mpirun) {
@@ -186,6 +192,10 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
   } else {
     run_job(plan, launch, environment);
   }
+  if (passing_logs) {
+    std::error_code ignored;
+    std::filesystem::remove_all(launch.log_folder, ignored);
+  }
 }
 
 } // namespace
@@ -203,7 +213,9 @@ void add_launch_verb(CLI::App& program) {
   verb->add_option("--master-port", launch_options.port, "Where rank 0 listens [a free port]")
       ->check(CLI::Range(1, 65535));
   verb->add_option(
-      "--log-folder", launch_options.log_folder, "For rank-0000.log, ... [OUTPUT/logs]");
+      "--log-folder",
+      launch_options.log_folder,
+      "For rank-0000.log, ... [OUTPUT/logs; for eval none that stays]");
   verb->add_option("--grace", options->grace, "Seconds to save and end in after SIGTERM or Ctrl-C")
       ->check(CLI::Range(int64_t{0}, int64_t{86400}))
       ->capture_default_str();

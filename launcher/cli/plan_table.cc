@@ -164,6 +164,16 @@ std::string ranks_text(const Run& run) {
   return fmt::format("{}: {}{}", run.ranks().size(), fmt::join(axes, " x "), sums);
 }
 
+/// "every 100 steps and at the end, on 24 held-out samples; peak 1.20 GiB".
+std::string evaluation_text(Run& run) {
+  const RunConfig::Evaluation& config = run.config().evaluation();
+  return fmt::format(
+      "{}at the end, on {}; peak {}",
+      config.has_every() ? fmt::format("every {} and ", counted(config.every(), "step")) : "",
+      counted(run.held_out(), "held-out sample"),
+      format_bytes(run.plans().evaluation().report.peak(TierId::kDevice)));
+}
+
 std::string sum_text(const char* name, const TrafficSum& sum) {
   return fmt::format(
       "{} {} ({})", sum.operations, name, format_bytes(static_cast<int64_t>(sum.bytes)));
@@ -182,6 +192,9 @@ std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
           run.batch().micro,
           run.micro_batches(),
           counted(run.batches().step_count(), "step")));
+  if (run.held_out() > 0) {
+    facts.emplace_back("evaluation", evaluation_text(run));
+  }
   if (run.ranks().size() > 1) {
     facts.emplace_back("ranks", ranks_text(run));
   }

@@ -84,6 +84,24 @@ void Progress::step_end(const StepRecord& record) {
   }
 }
 
+void Progress::evaluation_end(const EvaluationRecord& record) {
+  evaluation_seconds_ += record.time_s;
+  evaluated_ = fmt::format("loss {:.4f}", record.loss);
+  if (record.perplexity) {
+    evaluated_ += fmt::format(", perplexity {:.2f}", *record.perplexity);
+  }
+  evaluated_ += fmt::format(" after step {}", record.step);
+  if (every_ != 0) {
+    note(fmt::format(
+        "evaluation: {}, {} of {} in {:.1f} s{}",
+        evaluated_,
+        counted(record.targets, "target"),
+        counted(record.samples, "sample"),
+        record.time_s,
+        record.best ? ", the lowest so far" : ""));
+  }
+}
+
 void Progress::note(const std::string& text) {
   out_ << (terminal_ ? "\r\033[K" : "") << text << std::endl;
 }
@@ -152,7 +170,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
   if (done_ == 0) {
     return fmt::format("nothing left to do after {}\n", counted(steps_, "step"));
   }
-  const double seconds = elapsed();
+  const double seconds = elapsed() - evaluation_seconds_;
   const int64_t predicted = report.peak(TierId::kDevice);
   std::string text = fmt::format(
       "{} in {}, {:.0f} tokens/s, MFU {}; loss {:.4f} -> {:.4f}; {:.2f} % of the steps' time "
@@ -174,6 +192,10 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
       format_bytes(last_.peak_rss_bytes),
       format_bytes(baseline_rss),
       format_bytes(std::max<int64_t>(0, last_.peak_rss_bytes - baseline_rss - peak_device_bytes_)));
+  if (!evaluated_.empty()) {
+    text += fmt::format(
+        "evaluation: {}; {} spent on evaluations\n", evaluated_, clock_text(evaluation_seconds_));
+  }
   if (skipped_ > 0) {
     text += fmt::format(
         "warning: {} of {} skipped: {} with a loss or gradient that is not finite, {} "

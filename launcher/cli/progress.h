@@ -29,6 +29,7 @@ class Progress final : public Observer {
       std::function<double()> clock = steady_seconds);
 
   void step_end(const StepRecord& record) override;
+  void evaluation_end(const EvaluationRecord& record) override;
   void note(const std::string& text) override;
 
   /// Ends the line of a bar that has not come to its end.
@@ -37,7 +38,7 @@ class Progress final : public Observer {
   /// UserError where all steps were skipped, so that nothing was learned.
   void require_update() const;
 
-  /// The end of a run: losses, rate, skipped steps, the predicted peak beside the measured one, and
+  /// The end of a run: losses, rate without evaluations, skipped steps, the predicted peak beside the measured one, and
   /// what of the process's memory was not tracked. `baseline_rss`: bytes resident before the run.
   std::string summary(const PlanReport& report, int64_t baseline_rss) const;
 
@@ -61,7 +62,9 @@ class Progress final : public Observer {
   int64_t tokens_ = 0;
   double step_seconds_ = 0;
   double wait_seconds_ = 0; // of them, for data
+  double evaluation_seconds_ = 0;
   double used_seconds_ = 0; // of them, what the model would take at the device's peak
+  std::string evaluated_; // the last evaluation, in words
   int64_t done_ = 0;
   int64_t skipped_ = 0;
   int64_t not_finite_ = 0; // of the skipped ones; the others had no target

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -77,6 +78,19 @@ std::string stop_text(const Run& run) {
       begins_anew ? " with training.restart=false" : "",
       named ? " with checkpoint.resume=auto" : "",
       run.checkpoint().string());
+}
+
+/// The model that is kept beside the last one.
+std::string best_text(const Run& run) {
+  const EvaluationState& evaluated = run.evaluated();
+  if (evaluated.best_step == 0 || !std::filesystem::exists(run.best_model())) {
+    return "";
+  }
+  return fmt::format(
+      "best model: {} (loss {:.4f} after step {})\n",
+      run.best_model().string(),
+      evaluated.best_loss,
+      evaluated.best_step);
 }
 
 int train_rank(
@@ -151,7 +165,7 @@ int train_rank(
   if (!run.checkpoint().empty()) {
     out << "checkpoint: " << run.checkpoint().string() << "\n";
   }
-  out << "model: " << folder.string() << "\n" << std::flush;
+  out << "model: " << folder.string() << "\n" << best_text(run) << std::flush;
   write_report();
   return 0;
 }
@@ -193,7 +207,8 @@ void train(const TrainOptions& options) {
 void add_train_verb(CLI::App& program) {
   const auto options = std::make_shared<TrainOptions>();
   CLI::App* verb = program.add_subcommand(
-      "train", "Trains a model; writes metrics.jsonl, tensorboard/ and model/.");
+      "train",
+      "Trains a model; writes metrics.jsonl, tensorboard/, model/ and, of the best one, best/.");
   verb->add_option("config", options->config, "YAML or JSON file")->required();
   verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
   verb->add_flag("--quiet", options->quiet, "No progress: the same as logging.quiet=true");

@@ -1,4 +1,5 @@
 #include <palimpsest/launcher/cli/config_verb.h>
+#include <palimpsest/launcher/cli/eval_verb.h>
 #include <palimpsest/launcher/cli/export_verb.h>
 #include <palimpsest/launcher/cli/generate_verb.h>
 #include <palimpsest/launcher/cli/inspect_verb.h>
@@ -15,6 +16,7 @@ void register_verbs(CLI::App& program) {
   add_train_verb(program);
   add_plan_verb(program);
   add_stack_verb(program);
+  add_eval_verb(program);
   add_generate_verb(program);
   add_tokenize_verb(program);
   add_export_verb(program);

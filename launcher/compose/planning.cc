@@ -168,7 +168,11 @@ const StepChoice& PlanBook::choice(int micro_batches) {
   return entry(micro_batches).choice;
 }
 
-Job PlanBook::job(int micro_batches, const ModelCost& cost, const Placement& placement) const {
+Job PlanBook::job(
+    int micro_batches,
+    const ModelCost& cost,
+    const Placement& placement,
+    bool training) const {
   JobDescription description;
   description.model = cost;
   description.stages = {{0, static_cast<int>(cost.blocks.size())}};
@@ -177,6 +181,7 @@ Job PlanBook::job(int micro_batches, const ModelCost& cost, const Placement& pla
   description.placement = placement;
   description.links = links_;
   description.reproducible = config_.training().reproducible();
+  description.training = training;
   return Job(std::move(description));
 }
 
@@ -307,6 +312,28 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   auto step = std::make_shared<PlannedStep>(std::move(planned), std::move(composed.plans.front()));
   Entry made{std::move(step), std::move(composed.report), signature, std::move(choice)};
   return entries_.emplace(micro_batches, std::move(made)).first->second;
+}
+
+const PlanBook::Evaluation& PlanBook::evaluation() {
+  if (evaluation_) {
+    return *evaluation_;
+  }
+  Job planned = job(1, cost_, placement(), /*training=*/false);
+  Composed composed = compose_step(planned, {});
+  const int64_t peak = peak_with_samples(composed.plans, composed.report, planned);
+  if (budget_ && peak > *budget_ - reserve(planned)) {
+    const int64_t enough = budget_for(peak, planned, already_held_);
+    throw UserError(
+        "memory.device_budget: {} is not enough for an evaluation, which takes {} ({} bytes): {}; "
+        "give more, or a smaller training.micro_batch_size",
+        format_bytes(*budget_),
+        format_bytes(enough),
+        enough,
+        largest_parts(composed.report));
+  }
+  const uint64_t signature = communication_hash(composed.plans, planned);
+  auto step = std::make_shared<PlannedStep>(std::move(planned), std::move(composed.plans.front()));
+  return evaluation_.emplace(Evaluation{std::move(step), std::move(composed.report), signature});
 }
 
 } // namespace palimpsest

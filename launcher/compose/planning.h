@@ -57,6 +57,15 @@ class PlanBook {
   /// What is kept and what runs again.
   const StepChoice& choice(int micro_batches);
 
+  /// Evaluates one micro-batch beside a run's states: forwards alone. Composed, verified and within
+  /// the budget as a step's is.
+  struct Evaluation {
+    std::shared_ptr<const PlannedStep> planned;
+    PlanReport report;
+    uint64_t signature = 0; ///< as signature()
+  };
+  const Evaluation& evaluation();
+
   /// Lowers the budget below what the plan of such a step promises, by `excess` bytes that it was
   /// found to miss and at least by a sixteenth part. False, and all is as before, where the
   /// policy is fixed or nothing fits.
@@ -92,7 +101,11 @@ class PlanBook {
   /// Bytes of the budget that plans do not count.
   int64_t reserve(const Job& job) const;
   StepChoice choose(const Job& job) const;
-  Job job(int micro_batches, const ModelCost& cost, const Placement& placement) const;
+  Job job(
+      int micro_batches,
+      const ModelCost& cost,
+      const Placement& placement,
+      bool training = true) const;
   Composed compose_step(const Job& job, const Segments& segments) const;
   Evaluate evaluator(const Job& job) const;
   [[noreturn]] void refuse(const Job& job, const StepChoice& least) const;
@@ -107,6 +120,7 @@ class PlanBook {
   std::optional<int64_t> prefetch_; // bytes; unset: what kPrefetchedBlocks need
   std::optional<Segments> fixed_; // what a policy decided that needs no budget
   std::map<int, Entry> entries_;
+  std::optional<Evaluation> evaluation_;
 };
 
 } // namespace palimpsest

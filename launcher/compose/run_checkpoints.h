@@ -21,6 +21,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct RunParts {
   const Mesh& mesh;
   const MeshGroups& groups;
   const StepBatches& batches;
+  std::map<std::string, double> numbers; ///< what else goes on, by name
 };
 
 class RunCheckpoints {
@@ -59,6 +61,11 @@ class RunCheckpoints {
   /// Fills the states from start(). UserError where the data or the batch are others than the
   /// checkpoint's. Not collective: for read()'s part.
   TrainingPosition load(const RunParts& parts);
+
+  /// What else the checkpoint that was loaded says, by name.
+  const std::map<std::string, double>& numbers() const {
+    return numbers_;
+  }
 
   /// One with numbers that are not finite is refused, with a warning.
   void save(const TrainingPosition& position, const RunParts& parts);
@@ -87,6 +94,7 @@ class RunCheckpoints {
   RunStart start_;
   FileDescriptor lock_; // on rank 0, as long as the run may write
   std::filesystem::path newest_;
+  std::map<std::string, double> numbers_;
   std::vector<std::string> warnings_;
 };
 

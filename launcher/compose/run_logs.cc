@@ -26,6 +26,14 @@ class EventLog final : public Observer {
     file_.write(record.step, scalars);
   }
 
+  void evaluation_end(const EvaluationRecord& record) override {
+    std::vector<Scalar> scalars = {{"eval/loss", record.loss}};
+    if (record.perplexity) {
+      scalars.push_back({"eval/perplexity", *record.perplexity});
+    }
+    file_.write(record.step, scalars);
+  }
+
  private:
   EventFile file_;
   Utilization mfu_;
@@ -36,7 +44,8 @@ class EventLog final : public Observer {
 std::vector<std::unique_ptr<Observer>> open_logs(Run& run) {
   const int64_t done = run.position().step;
   std::vector<std::unique_ptr<Observer>> logs;
-  logs.push_back(std::make_unique<MetricsWriter>(run.output() / "metrics.jsonl", done));
+  logs.push_back(std::make_unique<MetricsWriter>(
+      run.output() / "metrics.jsonl", done, model_utilization(run)));
   if (run.config().logging().tensorboard()) {
     logs.push_back(std::make_unique<EventLog>(
         EventFile(run.output() / "tensorboard", done + 1), model_utilization(run)));

@@ -43,6 +43,7 @@ RunReport::RunReport(const ReportFiles& files, const std::filesystem::path& conf
 void RunReport::write(RunFacts facts) {
   Report report = plan_report(run_, name_, std::move(facts));
   report.kind = "train";
+  report.course = read_course(run_.output() / "metrics.jsonl");
   if (trace_.last().size() == report.ops.size()) {
     const StepRecord& record = trace_.record();
     add_measured(report, trace_.last());

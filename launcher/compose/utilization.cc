@@ -30,8 +30,8 @@ Utilization model_utilization(Run& run) {
     return unknown_utilization;
   }
   const Hardware hardware = load_hardware(config.logging().hardware(), "logging.hardware");
-  const double peak =
-      peak_flops(hardware, config.precision().compute() == "bf16" ? at::kBFloat16 : at::kFloat);
+  const bool fp32 = config.precision().compute() == "fp32"; // devices have one peak for both halves
+  const double peak = peak_flops(hardware, fp32 ? at::kFloat : at::kBFloat16);
   return [&run, peak, per_row = row_flops(run)](const StepRecord& record) {
     const auto rows = static_cast<double>(rows_of_step(run, record.step - 1));
     return std::optional(rows * per_row / (record.step_time_s * peak));

@@ -14,8 +14,8 @@
 
 namespace palimpsest {
 
-std::string to_json_line(const StepRecord& record) {
-  const nlohmann::ordered_json line = {
+std::string to_json_line(const StepRecord& record, std::optional<double> mfu) {
+  nlohmann::ordered_json line = {
       {"step", record.step},
       {"loss", record.loss},
       {"grad_norm", record.grad_norm},
@@ -27,6 +27,24 @@ std::string to_json_line(const StepRecord& record) {
       {"tokens_per_s", record.tokens_per_s},
       {"peak_device_bytes", record.peak_device_bytes},
       {"peak_rss_bytes", record.peak_rss_bytes}};
+  if (mfu) {
+    line["mfu"] = *mfu;
+  }
+  if (record.loss_scale) {
+    line["loss_scale"] = *record.loss_scale;
+  }
+  return line.dump();
+}
+
+std::string to_json_line(const EvaluationRecord& record) {
+  nlohmann::ordered_json line = {{"step", record.step}, {"eval_loss", record.loss}};
+  if (record.perplexity) {
+    line["eval_perplexity"] = *record.perplexity;
+  }
+  line["eval_samples"] = record.samples;
+  line["eval_targets"] = record.targets;
+  line["eval_time_s"] = record.time_s;
+  line["best"] = record.best;
   return line.dump();
 }
 
@@ -49,8 +67,11 @@ int64_t bytes_of_steps(const std::filesystem::path& path, int64_t last) {
 
 } // namespace
 
-MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t steps_done)
-    : path_(std::move(path)) {
+MetricsWriter::MetricsWriter(
+    std::filesystem::path path,
+    int64_t steps_done,
+    std::function<std::optional<double>(const StepRecord&)> mfu)
+    : path_(std::move(path)), mfu_(std::move(mfu)) {
   const int64_t kept = steps_done > 0 ? bytes_of_steps(path_, steps_done) : 0;
   file_.reset(std::fopen(path_.c_str(), "ae"));
   if (file_ == nullptr ||
@@ -60,11 +81,18 @@ MetricsWriter::MetricsWriter(std::filesystem::path path, int64_t steps_done)
 }
 
 void MetricsWriter::step_end(const StepRecord& record) {
-  const std::string line = to_json_line(record) + "\n";
+  write(record.step, to_json_line(record, mfu_ ? mfu_(record) : std::nullopt) + "\n");
+}
+
+void MetricsWriter::evaluation_end(const EvaluationRecord& record) {
+  write(record.step, to_json_line(record) + "\n");
+}
+
+void MetricsWriter::write(int64_t step, const std::string& line) {
   const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
   if (!written || std::fflush(file_.get()) != 0) {
     throw EnvironmentError(
-        "cannot write step {} to {}: {}", record.step, path_.string(), std::strerror(errno));
+        "cannot write step {} to {}: {}", step, path_.string(), std::strerror(errno));
   }
 }
 

@@ -87,6 +87,27 @@ Json summary_json(const ReportSummary& summary) {
       {"recompute_share", or_null(summary.recompute_share)}};
 }
 
+Json course_json(const Course& course) {
+  const auto& steps = course.steps;
+  const auto& evaluations = course.evaluations;
+  Json json = Json::object();
+  json["every"] = course.every;
+  json["step"] = column(steps, [](const CourseStep& step) { return step.step; });
+  json["loss"] = column(steps, [](const CourseStep& step) { return or_null(step.loss); });
+  json["grad_norm"] = column(steps, [](const CourseStep& step) { return or_null(step.grad_norm); });
+  json["learning_rate"] = column(steps, [](const CourseStep& step) { return step.learning_rate; });
+  json["tokens_per_s"] = column(steps, [](const CourseStep& step) { return step.tokens_per_s; });
+  json["skipped"] = column(steps, [](const CourseStep& step) { return step.skipped; });
+  json["evaluations"] = {
+      {"step", column(evaluations, [](const CourseEvaluation& each) { return each.step; })},
+      {"loss",
+       column(evaluations, [](const CourseEvaluation& each) { return or_null(each.loss); })},
+      {"perplexity",
+       column(evaluations, [](const CourseEvaluation& each) { return or_null(each.perplexity); })},
+      {"best", column(evaluations, [](const CourseEvaluation& each) { return each.best; })}};
+  return json;
+}
+
 Json stack_json(const StackRow& row) {
   return {
       {"name", row.name},
@@ -128,6 +149,7 @@ std::string to_json(const Report& report) {
   });
   json["config"] = report.config;
   json["summary"] = summary_json(report.summary);
+  json["course"] = course_json(report.course);
   Json lanes = Json::array();
   for (int lane = 0; lane < kLanes; ++lane) {
     lanes.push_back(to_text(static_cast<Lane>(lane)));

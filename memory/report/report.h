@@ -11,6 +11,7 @@
 
 #include <palimpsest/core/plan/op.h>
 #include <palimpsest/core/plan/simulate.h>
+#include <palimpsest/memory/report/course.h>
 
 #include <cstdint>
 #include <optional>
@@ -92,6 +93,7 @@ struct Report {
   std::vector<std::pair<std::string, std::string>> facts; ///< "model", "llama, 32 M parameters"
   std::string config; ///< all settings, as YAML
   ReportSummary summary;
+  Course course; ///< of a run: its steps and evaluations so far
   std::vector<ReportOp> ops;
   std::vector<MeasuredOp> measured; ///< one for each of ops, or none
   std::vector<ReportLayer> layers;

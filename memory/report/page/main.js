@@ -2,7 +2,7 @@
 
 function showHead() {
   byId('title').textContent = report.title;
-  byId('kind').textContent = {plan: 'plan of a step', train: 'a step as it ran', stack: 'memory benchmark'}[report.kind] || report.kind;
+  byId('kind').textContent = {plan: 'plan of a step', train: 'a run as it went', stack: 'memory benchmark'}[report.kind] || report.kind;
   const facts = [...report.facts];
   if (report.device) {
     facts.splice(1, 0, ['device', report.device]);
@@ -42,10 +42,21 @@ function budgetNote(budget, peak) {
     : note(`${percentText(peak / budget)} used, ${bytesText(budget - peak)} left`)];
 }
 
+/** The last loss, and of the evaluations the last and the lowest. */
+function lossFigure(course) {
+  const {loss, best, step} = course.evaluations;
+  const lowest = best.lastIndexOf(true);
+  const named = (name, value) => element('span', {'data-figure': name}, number(value, lossText));
+  return course.loss.length === 0 ? null : figure('training loss', course.loss[course.loss.length - 1], lossText,
+    loss.length === 0 ? null : note('evaluation ', named('evaluation loss', loss[loss.length - 1]),
+      lowest < 0 ? '' : element('span', {}, ', lowest ', named('lowest loss', loss[lowest]), ` (step ${countText(step[lowest])})`)));
+}
+
 function showFigures() {
   const summary = report.summary;
   const peak = summary.measured_peak_bytes ?? summary.predicted_peak_bytes;
   const figures = [
+    lossFigure(report.course),
     promised('peak', summary.predicted_peak_bytes, summary.measured_peak_bytes, bytesText, note('on the rank that has most')),
     figure('device budget', report.budget_bytes, bytesText, ...(report.budget_bytes === null ? [] : budgetNote(report.budget_bytes, peak))),
     promised('step', summary.predicted_step_s, summary.measured_step_s, secondsText, null),
@@ -69,6 +80,9 @@ function start() {
   showFigures();
   if (report.stack.length > 0) {
     showStack(report.stack);
+  }
+  if (report.course.step.length > 0) {
+    showCourse(report.course);
   }
   if (report.ops.text.length > 0) {
     const view = new StepView(stepOf(report.ops, report.lanes));

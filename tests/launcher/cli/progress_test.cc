@@ -131,5 +131,47 @@ TEST(Progress, TheSummaryComparesPeaksAndCountsSkippedSteps) {
   EXPECT_THAT(clean.summary(report, 0), Not(HasSubstr("warning")));
 }
 
+// 64 tokens in 10 seconds, of which 6 went to evaluations: 16 a second.
+TEST(Progress, EvaluationsHaveLinesOfTheirOwnAndAreNoTrainingTime) {
+  double now = 0;
+  std::ostringstream out;
+  Progress progress(1, 1, out, unknown_utilization, [&] { return now; });
+  now = 10;
+  progress.step_end(step(1));
+  progress.evaluation_end(
+      {.step = 1,
+       .loss = 2.25,
+       .perplexity = 9.487,
+       .samples = 7,
+       .targets = 84,
+       .time_s = 6,
+       .best = true});
+  EXPECT_THAT(
+      out.str(),
+      HasSubstr("evaluation: loss 2.2500, perplexity 9.49 after step 1, 84 targets of 7 samples in "
+                "6.0 s, the lowest so far\n"));
+  PlanReport report;
+  report.ranks.resize(1);
+  report.ranks[0].peak[TierId::kDevice] = 3000;
+  const std::string summary = progress.summary(report, 0);
+  EXPECT_THAT(summary, HasSubstr("1 step in 0:04, 16 tokens/s"));
+  EXPECT_THAT(
+      summary,
+      HasSubstr(
+          "evaluation: loss 2.2500, perplexity 9.49 after step 1; 0:06 spent on evaluations"));
+}
+
+TEST(Progress, AQuietRunTellsItsLastEvaluationAtTheEnd) {
+  std::ostringstream out;
+  Progress progress(1, 0, out);
+  progress.step_end(step(1));
+  progress.evaluation_end({.step = 1, .loss = 0.5}); // of features: there is no perplexity
+  EXPECT_EQ(out.str(), "");
+  PlanReport report;
+  report.ranks.resize(1);
+  report.ranks[0].peak[TierId::kDevice] = 3000;
+  EXPECT_THAT(progress.summary(report, 0), HasSubstr("evaluation: loss 0.5000 after step 1; "));
+}
+
 } // namespace
 } // namespace palimpsest

@@ -120,6 +120,14 @@ TEST_F(RunReports, ATrainingsPageHoldsTheLastFullStepAsItRan) {
   ASSERT_EQ(measured["bytes"].size(), report["ops"]["text"].size());
   const auto bytes = measured["bytes"].get<std::vector<int64_t>>();
   EXPECT_EQ(std::ranges::max(bytes), summary["measured_peak_bytes"]);
+  const json& course = report["course"];
+  ASSERT_EQ(course["step"], (json{1, 2, 3}));
+  for (size_t index = 0; index < steps.size(); ++index) {
+    for (const char* field : {"loss", "grad_norm", "learning_rate", "tokens_per_s"}) {
+      EXPECT_EQ(course[field][index], steps[index][field]) << field;
+    }
+  }
+  EXPECT_TRUE(course["evaluations"]["step"].empty());
   const auto begins = measured["begin_s"].get<std::vector<double>>();
   EXPECT_TRUE(std::ranges::is_sorted(begins));
   EXPECT_LE(measured["end_s"].back(), summary["measured_step_s"]);

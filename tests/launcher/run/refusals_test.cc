@@ -60,11 +60,23 @@ TEST_F(Refusals, AModelOfAnotherOriginIsNotReplaced) {
 
 TEST_F(Refusals, AFileInThePlaceOfTheModelIsKnownBeforeTheFirstStep) {
   fs::create_directories(folder_ / "run");
-  write_file_atomically(folder_ / "run/model", "mine");
+  for (const std::string name : {"model", "best"}) {
+    write_file_atomically(folder_ / ("run/" + name), "mine");
+    EXPECT_THAT(
+        message_of<UserError>([&] { open({"training.restart=true"})->prepare(); }),
+        AllOf(HasSubstr("run/" + name + " is a file"), HasSubstr("remove it")));
+    EXPECT_EQ(read_file(folder_ / ("run/" + name)), "mine");
+    fs::remove(folder_ / ("run/" + name));
+  }
+}
+
+// The data would be refused too, but only once they are read.
+TEST_F(Refusals, UnknownHardwareIsKnownBeforeAnythingLong) {
   EXPECT_THAT(
-      message_of<UserError>([&] { open({"training.restart=true"})->prepare(); }),
-      AllOf(HasSubstr("run/model is a file"), HasSubstr("remove it")));
-  EXPECT_EQ(read_file(folder_ / "run/model"), "mine");
+      message_of<UserError>([&] {
+        open({"logging.hardware=abacus", "data.files=[/nowhere/data.txt]"});
+      }),
+      HasSubstr("logging.hardware: 'abacus' is neither a file nor one of"));
 }
 
 // The model would be refused too, but only once it is opened.

@@ -87,6 +87,23 @@ if (!document.getElementById('step').hidden) {
   find.dispatchEvent(new Event('input'));
   shown.found = document.querySelectorAll('#found li').length;
 }
+shown.course = [];
+for (const hit of document.querySelectorAll('[data-curve] .hit')) {
+  const box = hit.getBoundingClientRect();
+  const steps = JSON.parse(document.getElementById('report').textContent).course.step;
+  for (const at of steps.keys()) {
+    const part = (steps[at] - steps[0]) / (steps[steps.length - 1] - steps[0]);
+    hit.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: box.left + part * box.width, clientY: box.top + 5}));
+    const told = {curve: hit.closest('[data-curve]').dataset.curve, at};
+    for (const row of document.querySelectorAll('#tip tr')) {
+      const value = row.querySelector('data').value;
+      told[row.dataset.field] = value === 'null' ? null : Number(value);
+    }
+    told.cursor = hit.previousSibling.getAttribute('visibility');
+    shown.course.push(told);
+  }
+  hit.dispatchEvent(new PointerEvent('pointerleave', {bubbles: true}));
+}
 shown.layers = document.querySelectorAll('#layers-plot .hit').length;
 shown.planners = document.querySelectorAll('#planners-plot .hit').length;
 shown.wide = document.documentElement.scrollWidth <= innerWidth;
@@ -212,6 +229,49 @@ TEST_F(Browser, ShowsTheReportsNumbersAndFindsTheOperationUnderThePointer) {
       return op.kind == "backward" && op.text.find("block=1") != std::string::npos;
     });
     EXPECT_EQ(shown["found"], std::min<int64_t>(found, 18));
+  }
+}
+
+// Every curve tells every step's numbers as the data have them; what is not finite is no number.
+TEST_F(Browser, ShowsTheCourseOfARun) {
+  Report report{.kind = "train", .title = "run.yaml"};
+  for (int64_t step = 1; step <= 200; ++step) {
+    const auto number = static_cast<double>(step);
+    report.course.steps.push_back(
+        {.step = step,
+         .loss = 4 / number + 1,
+         .grad_norm = 100 / number,
+         .learning_rate = 1e-5 * number,
+         .tokens_per_s = 1000 + number});
+  }
+  report.course.steps[50].loss.reset();
+  report.course.steps[50].skipped = true;
+  report.course.evaluations = {
+      {.step = 100, .loss = 1.5, .perplexity = 4.48, .best = true},
+      {.step = 150, .loss = {}, .perplexity = {}},
+      {.step = 200, .loss = 1.625, .perplexity = 5.08}};
+  for (const int width : {1280, 700}) {
+    const json shown = show(report, width);
+    EXPECT_EQ(shown["failures"], json::array());
+    EXPECT_TRUE(shown["wide"]) << "the page is wider than its window";
+    EXPECT_EQ(shown["figures"]["training loss"], 1.02);
+    EXPECT_EQ(shown["figures"]["evaluation loss"], 1.625);
+    EXPECT_EQ(shown["figures"]["lowest loss"], 1.5);
+    const json course = json::parse(to_json(report))["course"];
+    ASSERT_EQ(shown["course"].size(), 4U * 200);
+    for (const json& told : shown["course"]) {
+      const auto at = told["at"].get<size_t>();
+      EXPECT_EQ(told["cursor"], "visible");
+      for (const char* field : {"loss", "grad_norm", "learning_rate", "tokens_per_s"}) {
+        EXPECT_EQ(told[field], course[field][at]) << told;
+      }
+      EXPECT_EQ(told.contains("eval_loss"), at == 99 || at == 149 || at == 199);
+      EXPECT_EQ(told.contains("eval_perplexity"), at == 99 || at == 199);
+      if (at == 99) {
+        EXPECT_EQ(told["eval_loss"], 1.5);
+        EXPECT_EQ(told["eval_perplexity"], 4.48);
+      }
+    }
   }
 }
 

@@ -109,6 +109,29 @@ TEST(JsonLine, WhatIsNotFiniteIsNull) {
   }
 }
 
+TEST(JsonLine, HasTheMfuWhereItIsKnown) {
+  EXPECT_FALSE(nlohmann::json::parse(to_json_line(a_record())).contains("mfu"));
+  EXPECT_EQ(nlohmann::json::parse(to_json_line(a_record(), 0.375))["mfu"], 0.375);
+}
+
+TEST(JsonLine, OfAnEvaluationHasItsStepAndFieldsOfItsOwn) {
+  const EvaluationRecord record{
+      .step = 12,
+      .loss = 2.5,
+      .perplexity = 12.25,
+      .samples = 7,
+      .targets = 300,
+      .time_s = 0.5,
+      .best = true};
+  EXPECT_EQ(
+      to_json_line(record),
+      R"({"step":12,"eval_loss":2.5,"eval_perplexity":12.25,"eval_samples":7,"eval_targets":300,)"
+      R"("eval_time_s":0.5,"best":true})");
+  EXPECT_EQ(
+      to_json_line(EvaluationRecord{.step = 3, .loss = std::nan("")}),
+      R"({"step":3,"eval_loss":null,"eval_samples":0,"eval_targets":0,"eval_time_s":0.0,"best":false})");
+}
+
 TEST_F(MetricsWriterTest, ALineIsThereWhenItsStepIsOver) {
   const std::filesystem::path path = folder_ / "metrics.jsonl";
   std::ofstream(path) << "another run's\n";
@@ -148,6 +171,9 @@ TEST_F(MetricsWriterTest, AResumedRunKeepsTheLinesOfItsPast) {
     MetricsWriter writer(path);
     for (const int64_t step : {1, 2, 3, 4}) {
       writer.step_end({.step = step});
+      if (step % 2 == 0) {
+        writer.evaluation_end({.step = step, .loss = 1});
+      }
     }
   }
   std::ofstream(path, std::ios::app) << R"({"step": 5, "lo)";
@@ -156,9 +182,10 @@ TEST_F(MetricsWriterTest, AResumedRunKeepsTheLinesOfItsPast) {
     writer.step_end({.step = 3, .loss = 7});
   }
   const std::vector<std::string> found = lines(path);
-  ASSERT_EQ(found.size(), 3U);
-  EXPECT_EQ(found[1], to_json_line({.step = 2}));
-  EXPECT_EQ(found[2], to_json_line({.step = 3, .loss = 7}));
+  ASSERT_EQ(found.size(), 4U);
+  EXPECT_EQ(found[1], to_json_line(StepRecord{.step = 2}));
+  EXPECT_EQ(found[2], to_json_line(EvaluationRecord{.step = 2, .loss = 1}));
+  EXPECT_EQ(found[3], to_json_line(StepRecord{.step = 3, .loss = 7}));
   MetricsWriter(path, 0).step_end({.step = 1});
   EXPECT_EQ(lines(path).size(), 1U);
 }

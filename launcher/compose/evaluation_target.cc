@@ -1,0 +1,139 @@
+#include <palimpsest/launcher/compose/evaluation_target.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/config/loader.h>
+#include <palimpsest/core/io/checkpoint_folder.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
+#include <palimpsest/core/io/hub_cache.h>
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace palimpsest {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kAdapterFile = "adapter_config.json";
+
+/// A model folder in the place of the one that the config names; an adapter's beside it.
+void use_model(RunConfig& config, const std::string& folder) {
+  if (fs::exists(fs::path(folder) / kAdapterFile)) {
+    config.mutable_lora()->set_adapter(folder);
+    return;
+  }
+  config.mutable_model()->Clear();
+  config.mutable_model()->set_path(folder);
+  config.clear_lora(); // trained into the model, or not part of it
+}
+
+bool holds_model(const fs::path& folder) {
+  return fs::exists(folder / "config.json") || fs::exists(folder / kAdapterFile);
+}
+
+/// The trained model of a run: the one asked for, else model/ or adapter/ of its output folder, else
+/// what its newest checkpoint holds (a model that no folder can hold has that alone).
+void use_run(EvalTarget& target, const EvalOptions& options) {
+  const fs::path output = target.config.training().output();
+  const fs::path trained = output / (target.config.has_lora() ? "adapter" : "model");
+  if (!options.checkpoint.empty()) {
+    target.request.checkpoint = find_checkpoint(options.checkpoint);
+  } else if (!options.model.empty()) {
+    target.model = options.model;
+  } else if (holds_model(trained)) {
+    target.model = trained.string();
+  } else if (!list_checkpoints(output).empty()) {
+    target.request.checkpoint = find_checkpoint(output);
+  } else {
+    throw UserError(
+        "eval: {} holds no trained model; train it first, or give --model or --checkpoint",
+        output.string());
+  }
+  if (target.request.checkpoint) {
+    target.model = target.request.checkpoint->string();
+  } else {
+    use_model(target.config, target.model);
+  }
+}
+
+/// What a run's own settings say of a folder that has none.
+RunConfig config_of_model(const EvalOptions& options) {
+  if (options.data.empty()) {
+    throw UserError("eval: {} is a model without a config; give --data FILE ...", options.target);
+  }
+  std::vector<std::string> overrides = {
+      "model.path=" + options.target, "optimizer.learning_rate=0"};
+  overrides.push_back(fmt::format("data.files=[{}]", fmt::join(options.data, ", ")));
+  if (!options.format.empty()) {
+    overrides.push_back("data.format=" + options.format);
+  }
+  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  return load_config_text("{}", "eval.yaml", overrides);
+}
+
+/// By its ending where none of the run's files has it, since then their format is not its own.
+std::string format_of(
+    const std::string& file,
+    const EvalOptions& options,
+    const RunConfig& config) {
+  if (!options.format.empty()) {
+    return options.format;
+  }
+  const auto same_ending = [&](const std::string& other) {
+    return fs::path(other).extension() == fs::path(file).extension();
+  };
+  const RunConfig::Data& data = config.data();
+  return std::ranges::any_of(data.files(), same_ending) ||
+          std::ranges::any_of(data.validation().files(), same_ending)
+      ? data.format()
+      : "";
+}
+
+} // namespace
+
+EvalTarget find_eval_target(const EvalOptions& options) {
+  EvalTarget target;
+  const fs::path path = options.target;
+  const bool has_run = fs::is_directory(path) &&
+      (fs::exists(path / kManifestName) || !list_checkpoints(path).empty());
+  if (!options.model.empty() && !options.checkpoint.empty()) {
+    throw UserError("eval: --model and --checkpoint contradict each other; give one of them");
+  }
+  if (fs::is_regular_file(path)) {
+    target.config = load_config(path, options.overrides);
+    use_run(target, options);
+  } else if (!options.model.empty() || !options.checkpoint.empty()) {
+    throw UserError(
+        "eval: --model and --checkpoint go with a config, and {} is none; name the folder alone",
+        options.target);
+  } else if (has_run) {
+    target.request.checkpoint = find_checkpoint(path);
+    target.model = target.request.checkpoint->string();
+    target.config = load_config_text(
+        CheckpointReader(*target.request.checkpoint).config_text(),
+        "the checkpoint's config",
+        options.overrides);
+  } else if (find_model(options.target)) {
+    target.config = config_of_model(options);
+    target.model = options.target;
+  } else {
+    throw UserError(
+        "eval: {} is no config, checkpoint, output folder with checkpoints, or model; give one of "
+        "them",
+        options.target);
+  }
+  RunConfig::Training& training = *target.config.mutable_training();
+  training.clear_global_batch_size(); // there are no steps
+  training.clear_gradient_accumulation_steps();
+  if (options.samples) {
+    target.config.mutable_evaluation()->set_samples(*options.samples);
+  }
+  for (const std::string& file : options.data) {
+    target.request.files.push_back({file, format_of(file, options, target.config)});
+  }
+  return target;
+}
+
+} // namespace palimpsest

@@ -1,0 +1,156 @@
+// Covers: launcher/compose/evaluation_target.cc
+
+#include <palimpsest/launcher/cli/eval_verb.h>
+
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/files.h>
+#include <palimpsest/launcher/compose/evaluation_target.h>
+#include <palimpsest/tests/launcher/cli/program_testing.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+
+namespace palimpsest {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Outcome;
+using testing::run;
+using ::testing::ThrowsMessage;
+
+class EvalVerb : public testing::ProgramFixture {
+ protected:
+  void SetUp() override {
+    ProgramFixture::SetUp();
+    std::string text;
+    for (int i = 0; i < 33 * 20; ++i) {
+      text += static_cast<char>('a' + i * i % 17);
+    }
+    std::ofstream(folder_ / "corpus.txt") << text;
+    write_config("{fraction: 0.25}");
+  }
+  void write_config(const std::string& validation) const {
+    std::ofstream(file("run.yaml")) << fmt::format(
+        "model: {{preset: tiny}}\n"
+        "data: {{files: [{}], sequence_length: 32, validation: {}}}\n"
+        "training: {{global_batch_size: 4, micro_batch_size: 2, threads: 1, output: {}}}\n"
+        "optimizer: {{learning_rate: 1e-2}}\n"
+        "evaluation: {{every: 2}}\n",
+        file("corpus.txt"),
+        validation,
+        file("out"));
+  }
+  std::string file(const std::string& name) const {
+    return (folder_ / name).string();
+  }
+  /// The records of evaluations that the training wrote.
+  std::vector<json> evaluations() const {
+    std::ifstream metrics(file("out/metrics.jsonl"));
+    std::vector<json> found;
+    for (std::string line; std::getline(metrics, line);) {
+      const json record = json::parse(line);
+      if (record.contains("eval_loss")) {
+        found.push_back(record);
+      }
+    }
+    return found;
+  }
+  json evaluate(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "eval");
+    arguments.insert(arguments.end(), {"--json", file("loss.json")});
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.exit_code == 0 ? json::parse(read_file(file("loss.json"))) : json();
+  }
+};
+
+TEST_F(EvalVerb, GivesWhatTheRunMeasuredOfItsModelItsBestOneAndItsCheckpoint) {
+  const Outcome trained = run({"train", file("run.yaml")});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("evaluation"));
+  EXPECT_THAT(trained.out, HasSubstr("best model: " + file("out/best")));
+  const std::vector<json> measured = evaluations();
+  ASSERT_EQ(measured.size(), 2U); // after 2 steps of 4, and the last
+  const json& last = measured.back();
+  const json found = evaluate({file("run.yaml")});
+  EXPECT_EQ(found["loss"], last["eval_loss"]);
+  EXPECT_DOUBLE_EQ(found["perplexity"].get<double>(), std::exp(found["loss"].get<double>()));
+  EXPECT_EQ(found["targets"], last["eval_targets"]);
+  EXPECT_EQ(found["samples"], 5);
+  EXPECT_EQ(found["model"], file("out/model"));
+  const json& best = measured[0]["best"] && !measured[1]["best"] ? measured[0] : measured[1];
+  EXPECT_EQ(evaluate({file("run.yaml"), "--model", file("out/best")})["loss"], best["eval_loss"]);
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{file("out")},
+        {file("out/step-00000004")},
+        {file("run.yaml"), "--checkpoint", file("out/step-00000004")}}) {
+    const json saved = evaluate(arguments);
+    EXPECT_EQ(saved["loss"], last["eval_loss"]);
+    EXPECT_EQ(saved["step"], 4);
+    EXPECT_EQ(saved["model"], file("out/step-00000004"));
+  }
+}
+
+TEST_F(EvalVerb, TakesFilesForAModelWithoutAConfig) {
+  std::ofstream(file("held-out.txt")) << std::string(33 * 3, 'b');
+  write_config(fmt::format("{{files: [{}]}}", file("held-out.txt")));
+  ASSERT_EQ(run({"train", file("run.yaml"), "evaluation=null"}).exit_code, 0);
+  const json last = evaluations().back();
+  std::filesystem::remove(file("corpus.txt")); // what was trained on is not needed
+  EXPECT_EQ(evaluate({file("run.yaml")})["loss"], last["eval_loss"]);
+  const std::vector<std::string> data = {"--data", file("held-out.txt")};
+  const json bare = evaluate(
+      {file("out/model"), "data.sequence_length=32", "training.threads=1", data[0], data[1]});
+  EXPECT_EQ(bare["targets"], last["eval_targets"]);
+  EXPECT_NEAR(
+      bare["loss"].get<double>(),
+      last["eval_loss"].get<double>(),
+      1e-5); // in larger micro-batches
+  const json one = evaluate({file("run.yaml"), data[0], data[1], "--samples", "1"});
+  EXPECT_EQ(one["samples"], 1);
+  EXPECT_EQ(one["targets"], 31);
+}
+
+TEST_F(EvalVerb, SaysWhatIsMissing) {
+  const auto refused = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "eval");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(
+      refused({file("run.yaml")}), AllOf(HasSubstr(file("out")), HasSubstr("no trained model")));
+  EXPECT_THAT(refused({"no/such-model"}), HasSubstr("no/such-model is no config, checkpoint"));
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--model", "a", "--checkpoint", "b"}),
+      HasSubstr("--model and --checkpoint contradict each other"));
+  ASSERT_EQ(run({"train", file("run.yaml"), "--quiet"}).exit_code, 0);
+  EXPECT_THAT(refused({file("out/model")}), HasSubstr("give --data"));
+  EXPECT_THAT(refused({file("out"), "--model", file("out/model")}), HasSubstr("go with a config"));
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--json", file("run.yaml")}),
+      AllOf(HasSubstr("--json"), HasSubstr(file("run.yaml"))));
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--data", file("nowhere.txt")}), HasSubstr(file("nowhere.txt")));
+}
+
+// A file of another ending than the run's own is read by it.
+TEST_F(EvalVerb, ReadsFilesAsTheRunDoesOrByTheirEnding) {
+  ASSERT_EQ(run({"train", file("run.yaml"), "--quiet"}).exit_code, 0);
+  EvalOptions options{.target = file("run.yaml"), .data = {"a.txt", "b.bin"}};
+  const EvalTarget target = find_eval_target(options);
+  ASSERT_EQ(target.request.files.size(), 2U);
+  EXPECT_EQ(target.request.files[0].format, "text");
+  EXPECT_EQ(target.request.files[1].format, "");
+  options.format = "messages";
+  EXPECT_EQ(find_eval_target(options).request.files[1].format, "messages");
+}
+
+} // namespace
+} // namespace palimpsest
