@@ -31,6 +31,10 @@ std::string mfu_text(std::optional<double> mfu) {
   return mfu ? fmt::format("  MFU {:.1f} %", 100 * *mfu) : "";
 }
 
+std::string scale_text(std::optional<double> scale) {
+  return scale ? fmt::format("  scale {:g}", *scale) : "";
+}
+
 } // namespace
 
 // Open MPI gives a rank a terminal as its standard output, wherever mpirun's own goes, but none as
@@ -153,12 +157,13 @@ std::string Progress::bar(const StepRecord& record) const {
 
 std::string Progress::line(const StepRecord& record) const {
   return fmt::format(
-      "step {}/{}  loss {:.4f}  norm {:.3f}  rate {:.3g}  {:.0f} tokens/s{}  peak {}  eta {}{}",
+      "step {}/{}  loss {:.4f}  norm {:.3f}  rate {:.3g}{}  {:.0f} tokens/s{}  peak {}  eta {}{}",
       record.step,
       steps_,
       record.loss,
       record.grad_norm,
       record.learning_rate,
+      scale_text(record.loss_scale),
       record.tokens_per_s,
       mfu_text(mfu_(record)),
       format_bytes(record.peak_device_bytes),
@@ -195,6 +200,9 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
   if (!evaluated_.empty()) {
     text += fmt::format(
         "evaluation: {}; {} spent on evaluations\n", evaluated_, clock_text(evaluation_seconds_));
+  }
+  if (last_.loss_scale) {
+    text += fmt::format("loss scale {:g} in the last step\n", *last_.loss_scale);
   }
   if (skipped_ > 0) {
     text += fmt::format(

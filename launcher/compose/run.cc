@@ -8,6 +8,7 @@
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
+#include <palimpsest/launcher/compose/hardware.h>
 #include <palimpsest/launcher/compose/monitor.h>
 #include <palimpsest/launcher/compose/replanner.h>
 #include <palimpsest/launcher/compose/run_logs.h>
@@ -241,6 +242,9 @@ Run::~Run() = default;
 
 /// Everything that needs no other rank, but the sizes of examples.
 void Run::open() {
+  if (config_.logging().has_hardware()) { // wrong ones are known before anything long
+    load_hardware(config_.logging().hardware(), "logging.hardware");
+  }
   const int threads = ranks_.here().threads > 0 ? ranks_.here().threads : Device::cpu().threads();
   set_threads(
       config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
@@ -255,6 +259,12 @@ void Run::open() {
       .sum = [this](std::span<int64_t> numbers) { ranks_.sum(numbers); },
       .progress = ranks_.reading()};
   OpenedData data = open_data(data_of_run);
+  std::optional<int64_t> most;
+  if (config_.evaluation().has_samples()) {
+    most = config_.evaluation().samples();
+  }
+  held_out_samples_ = held_out_samples(std::move(data.validation), most);
+  evaluated_.samples = held_out_samples_ == nullptr ? 0 : held_out_samples_->size();
   model_->check_length(data.samples->input_size());
   notes_ = model_->notes();
   std::ranges::move(data.notes, std::back_inserter(notes_));
@@ -287,6 +297,7 @@ void Run::compare_ranks() {
         *ranks_.world(),
         {{"model", model_->fingerprint()},
          {"samples of an epoch", std::to_string(batches_->sample_count())},
+         {"held-out samples", std::to_string(held_out())},
          {"steps", std::to_string(batches_->step_count())}});
   });
 }
@@ -301,6 +312,9 @@ void Run::plan_all_windows() {
         const auto count = static_cast<int>(batches_->micro_batch_sizes(step).size());
         signatures[fmt::format("plan of {} micro-batches", count)] =
             std::to_string(plans_->signature(count));
+      }
+      if (held_out() > 0) {
+        signatures["plan of an evaluation"] = std::to_string(plans_->evaluation().signature);
       }
     });
   });
@@ -337,13 +351,37 @@ void Run::allocate() {
   const ScopedCategory scratch(memory_, Category::kWorkspace);
   if (checkpoints_->start()) {
     position_ = checkpoints_->load(parts());
+    evaluated_ = EvaluationState::from(checkpoints_->numbers(), held_out());
   } else {
     model_->fill(settings_.seed, parameters());
   }
 }
 
 RunParts Run::parts() {
-  return {*model_, *store_, mesh_, groups_, *batches_};
+  return {*model_, *store_, mesh_, groups_, *batches_, evaluated_.numbers()};
+}
+
+/// Null where nothing is held out.
+std::unique_ptr<Evaluations> Run::evaluations(const std::vector<Observer*>& observers) {
+  if (held_out() == 0) {
+    return nullptr;
+  }
+  if (!held_out_) {
+    held_out_.emplace(
+        held_out_batches(std::move(held_out_samples_), batch_.micro, groups_),
+        HeldOut::Parts{*model_, *store_, memory_, ranks_, groups_, *plans_});
+  }
+  const RunConfig::Evaluation& config = config_.evaluation();
+  std::function<void()> keep;
+  if (config.has_every() && config.keep_best()) {
+    keep = [this] { write_model_to(best_model()); };
+  }
+  return std::make_unique<Evaluations>(
+      *held_out_,
+      Evaluations::settings(config, position_.step, batches_->step_count()),
+      evaluated_,
+      observers,
+      std::move(keep));
 }
 
 UnitSource Run::parameters() {
@@ -384,15 +422,21 @@ void Run::dump_gradients(std::filesystem::path file) {
   });
 }
 
-bool Run::train(const std::vector<Observer*>& observers) {
-  check(store_ != nullptr, "a run trains after prepare()");
-  const ScopedContext here(memory_);
+/// Of the rank that leads.
+std::vector<std::unique_ptr<Observer>> Run::logs() {
   std::vector<std::unique_ptr<Observer>> logs;
   ranks_.together([&] {
     if (ranks_.leads()) {
       logs = open_logs(*this);
     }
   });
+  return logs;
+}
+
+bool Run::train(const std::vector<Observer*>& observers) {
+  check(store_ != nullptr, "a run trains after prepare()");
+  const ScopedContext here(memory_);
+  const std::vector<std::unique_ptr<Observer>> logs = this->logs();
   std::vector<Observer*> all = observers;
   for (const auto& log : logs) {
     all.insert(all.begin(), log.get());
@@ -422,7 +466,11 @@ bool Run::train(const std::vector<Observer*>& observers) {
        .observers = all});
   settings_.begin = position_;
   settings_.ranks = groups_.data;
-  settings_.stop_requested = ranks_.here().stop_requested;
+  const std::unique_ptr<Evaluations> evaluations = this->evaluations(all);
+  const auto ended = [&] { return evaluations != nullptr && evaluations->ended(); };
+  settings_.stop_requested = [&, asked = ranks_.here().stop_requested] {
+    return ended() || (asked && asked());
+  };
   Replanner replanner(ranks_, *plans_, memory_, all);
   all.push_back(&replanner);
   settings_.replan = [&](int micro_batches, const auto& shortage) {
@@ -441,6 +489,9 @@ bool Run::train(const std::vector<Observer*>& observers) {
     const ScopedCategory scratch(memory_, Category::kWorkspace);
     name_shortages(memory_, "saving a checkpoint", [&] { checkpoints_->save(position_, parts()); });
   };
+  if (evaluations != nullptr) {
+    all.push_back(evaluations.get()); // its state is saved with the step
+  }
   const bool periodic = config_.checkpoint().has_save_every();
   PeriodicSave periodic_save(periodic ? config_.checkpoint().save_every() : 1, save_now);
   if (periodic) {
@@ -448,8 +499,9 @@ bool Run::train(const std::vector<Observer*>& observers) {
   }
   const int64_t begin = position_.step;
   bool finished = false;
-  name_shortages(
-      memory_, "training, outside of a step's plan", [&] { finished = trainer.run(all); });
+  name_shortages(memory_, "training, outside of a step's plan", [&] {
+    finished = trainer.run(all) || ended();
+  });
   position_ = trainer.position();
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
   const bool due = !finished || (position_.step > begin && !tried);
@@ -479,13 +531,20 @@ int64_t Run::next_token(const std::vector<int64_t>& ids) {
 }
 
 std::filesystem::path Run::write_model() {
+  const std::filesystem::path folder = output() / (model_->has_adapters() ? "adapter" : "model");
+  write_model_to(folder);
+  return folder;
+}
+
+void Run::write_model_to(const std::filesystem::path& folder) {
   const ScopedContext here(memory_);
-  const std::filesystem::path folder = output() / "model";
   const auto long_work = ranks_.long_work("writing the model");
   lead_with_whole(
-      [this](int unit) { return store_->shard(unit).values(); },
+      [this](int unit) {
+        const ParamUnit& of = *model_->chain().units[static_cast<size_t>(unit)];
+        return numbers_in(of, store_->shard(unit).values());
+      },
       [&](const UnitSource& source) { model_->write(folder, source); });
-  return folder;
 }
 
 } // namespace palimpsest

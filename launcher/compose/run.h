@@ -17,6 +17,7 @@
 #include <palimpsest/core/data/step_batches.h>
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/engine/trainer.h>
+#include <palimpsest/launcher/compose/evaluation.h>
 #include <palimpsest/launcher/compose/gradient_dump.h>
 #include <palimpsest/launcher/compose/model.h>
 #include <palimpsest/launcher/compose/planning.h>
@@ -76,6 +77,10 @@ class Run {
   MemoryContext& memory() {
     return memory_;
   }
+  /// Samples of data.validation that evaluations take; 0: nothing is held out.
+  int64_t held_out() const {
+    return evaluated_.samples;
+  }
 
   /// Micro-batches of a full step, its plan, and what the plan promises.
   int micro_batches() const;
@@ -90,9 +95,9 @@ class Run {
   /// where the folder cannot be written, or the plan needs more memory than is available.
   void prepare();
 
-  /// The remaining steps. Records go to the output folder (run_logs.h) and to the observers;
-  /// checkpoints as the config says, and one at the end. False where it was asked to stop before the
-  /// last step.
+  /// The remaining steps, or those until evaluation.patience is used up. Records go to the output
+  /// folder (run_logs.h) and to the observers; evaluations and checkpoints as the config says, and
+  /// one of each at the end. False where it was asked to stop before the last step.
   bool train(const std::vector<Observer*>& observers);
 
   /// What prepare() found and did: where the run goes on from.
@@ -105,6 +110,10 @@ class Run {
     return checkpoints_->warnings();
   }
 
+  /// What the evaluations so far decide by, those of the runs that this one goes on from included.
+  const EvaluationState& evaluated() const {
+    return evaluated_;
+  }
   /// Steps done, by this run and by those that it goes on from.
   const TrainingPosition& position() const {
     return position_;
@@ -127,11 +136,16 @@ class Run {
   /// The fp32 values of each unit as they are now, after prepare(): this rank's part of them.
   UnitSource parameters();
 
-  /// Writes the trained model to the output folder, as model/. On several ranks, rank 0 does.
+  /// Writes the trained model to the output folder: as model/, or as adapter/ where adapters are
+  /// trained. On several ranks, rank 0 does.
   std::filesystem::path write_model();
 
   std::filesystem::path output() const {
     return config_.training().output();
+  }
+  /// Where the model of the lowest held-out loss is kept, if it is: written as write_model() does.
+  std::filesystem::path best_model() const {
+    return output() / "best";
   }
 
  private:
@@ -155,6 +169,9 @@ class Run {
   void allocate();
   double first_scale() const;
   RunParts parts();
+  std::vector<std::unique_ptr<Observer>> logs();
+  std::unique_ptr<Evaluations> evaluations(const std::vector<Observer*>& observers);
+  void write_model_to(const std::filesystem::path& folder);
   void lead_with_whole(
       const WholeUnits::Part& part,
       const std::function<void(const UnitSource&)>& use);
@@ -168,6 +185,9 @@ class Run {
   MemoryContext memory_;
   std::optional<Model> model_;
   std::unique_ptr<StepBatches> batches_;
+  std::unique_ptr<SampleSource> held_out_samples_; // until the first evaluation; null: none
+  std::optional<HeldOut> held_out_;
+  EvaluationState evaluated_;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<GradientNorm> norm_;
   Trainer::Settings settings_;

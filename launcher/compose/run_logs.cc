@@ -23,6 +23,9 @@ class EventLog final : public Observer {
     if (const auto mfu = mfu_(record)) {
       scalars.push_back({"train/mfu", *mfu});
     }
+    if (record.loss_scale) {
+      scalars.push_back({"train/loss_scale", *record.loss_scale});
+    }
     file_.write(record.step, scalars);
   }
 
