@@ -108,7 +108,7 @@ function courseCurve(course, curve, over, width) {
   if (curve.key === 'loss') {
     svg.append(...evaluationMarks(course.evaluations, x, y));
   }
-  svg.append(courseCursor(course, svg, {x, top: size.top, ground, left: size.left, right: width - size.right}));
+  svg.append(courseCursor(course, svg, {x, top: size.top, ground, left: size.left, right: width - size.right, width}));
   return svg;
 }
 
@@ -155,14 +155,15 @@ function courseCursor(course, svg, area) {
     }
     line.setAttribute('visibility', 'visible');
     const box = svg.getBoundingClientRect();
-    tip.show(clientX ?? box.left + x, clientY ?? box.top + area.top, ...courseTip(course, at));
+    tip.show(clientX ?? box.left + x * box.width / area.width, clientY ?? box.top + area.top, ...courseTip(course, at));
   };
   const hide = () => {
     line.setAttribute('visibility', 'hidden');
     tip.hide();
   };
   hit.addEventListener('pointermove', event => {
-    const wanted = event.clientX - svg.getBoundingClientRect().left;
+    const box = svg.getBoundingClientRect();
+    const wanted = (event.clientX - box.left) * area.width / box.width;
     const before = Math.max(0, lastAtMost(places, wanted));
     const nearer = before + 1 < places.length && places[before + 1] - wanted < wanted - places[before];
     show(nearer ? before + 1 : before, event.clientX, event.clientY);
