@@ -339,25 +339,26 @@ at::Tensor AttentionBlock::extend(const at::Tensor& x, CacheStep& step, const Bl
       context);
 }
 
+/// Of the scores and the weighted sum.
+double AttentionBlock::score_flops(const at::Tensor& x) const {
+  const int64_t pairs = x.size(0) * kernels::causal_pairs(x.size(1), shape_.window);
+  return 4 * static_cast<double>(shape_.num_heads * shape_.head_dim) * static_cast<double>(pairs);
+}
+
 double AttentionBlock::forward_flops(TensorSpan inputs) const {
-  const at::Tensor& x = inputs[0];
-  const double positions = static_cast<double>(x.size(1));
-  const double rows = static_cast<double>(x.size(0)) * positions;
-  const double q_width = static_cast<double>(shape_.num_heads * shape_.head_dim);
-  const double kv_width = static_cast<double>(shape_.num_kv_heads * shape_.head_dim);
-  const double products =
-      2 * static_cast<double>(shape_.hidden_size) * (2 * q_width + 2 * kv_width);
-  // scores, and the weighted sum
-  const double scores =
-      4 * q_width * static_cast<double>(kernels::causal_pairs(x.size(1), shape_.window));
-  return rows * products + static_cast<double>(x.size(0)) * scores +
-      weights_.qkv.adapter_flops(rows) + weights_.output.adapter_flops(rows);
+  const double rows = row_count(inputs[0]);
+  return weights_.qkv.forward_flops(rows) + weights_.output.forward_flops(rows) +
+      score_flops(inputs[0]);
 }
 
 double AttentionBlock::value_flops(TensorSpan inputs) const {
-  const auto rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
-  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.num_heads * shape_.head_dim) +
-      weights_.output.adapter_flops(rows);
+  return weights_.output.forward_flops(row_count(inputs[0]));
+}
+
+double AttentionBlock::backward_flops(TensorSpan inputs) const {
+  const double rows = row_count(inputs[0]);
+  return weights_.qkv.backward_flops(rows) + weights_.output.backward_flops(rows) +
+      2 * score_flops(inputs[0]);
 }
 
 std::string AttentionBlock::kind() const {

@@ -69,6 +69,7 @@ class AttentionBlock : public Block {
   /// Products of what the causal mask and the window leave only.
   double forward_flops(TensorSpan inputs) const override;
   double value_flops(TensorSpan inputs) const override;
+  double backward_flops(TensorSpan inputs) const override;
   std::string kind() const override;
 
   /// What the cache of a sequence of at most so many tokens is like.
@@ -81,6 +82,7 @@ class AttentionBlock : public Block {
   class AttentionTape;
   struct Turned;
 
+  double score_flops(const at::Tensor& x) const;
   Turned turn(const at::Tensor& qkv, const at::Tensor& x, const BlockContext& context) const;
   Turned turn(
       const at::Tensor& qkv,

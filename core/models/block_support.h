@@ -16,6 +16,11 @@ inline at::Tensor as_rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
+/// Rows of [B,T,H], as operations are counted with.
+inline double row_count(const at::Tensor& x) {
+  return static_cast<double>(x.size(0) * x.size(1));
+}
+
 /// Whether a block's only value is asked for.
 inline bool yields(const ForwardRequest& request) {
   check(

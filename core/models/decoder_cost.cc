@@ -174,8 +174,9 @@ class DecoderCost {
     int64_t queued = 0; // what adapters put into the queue of weight gradients
     int64_t adapters = 0;
     int64_t later = 0; // what the first of them takes when its gradients are made of that
+    double forward_flops = 0; // adapters' included
+    double backward_flops = 0;
     double copy_seconds = 0;
-    double adapter_flops = 0;
     double adapter_seconds = 0; // of a forward
     double adapter_input_seconds = 0;
     double adapter_weight_seconds = 0;
@@ -188,6 +189,8 @@ class DecoderCost {
       state.bias_gradient = elements(bias) * kFloatBytes;
     }
     state.reads = state.trained;
+    state.forward_flops = 2 * static_cast<double>(rows_ * elements(weight));
+    state.backward_flops = (state.trained ? 2 : 1) * state.forward_flops;
     if (unit.codec() != nullptr) {
       const int64_t copy = elements(weight) * element_;
       state.forward = copy;
@@ -209,8 +212,9 @@ class DecoderCost {
     }
     const int64_t rank = found->second.rank;
     const AdapterTensors names = adapter_tensors(layer, found->second);
-    const int64_t queued = (homes.at(names.a.name)->trainable() ? 1 : 0) +
-        (homes.at(names.b.name)->trainable() ? 1 : 0);
+    const bool a = homes.at(names.a.name)->trainable();
+    const bool b = homes.at(names.b.name)->trainable();
+    const int64_t queued = (a ? 1 : 0) + (b ? 1 : 0);
     const int64_t narrow = matrix(rank);
     const int64_t dropped = adapters.dropout > 0 ? matrix(layer.inputs) : 0;
     if (state.adapters++ == 0) { // the others find more of the queue gone
@@ -221,12 +225,20 @@ class DecoderCost {
     state.adding = std::max(state.adding, dropped + narrow);
     state.forward = std::max(state.forward, dropped + narrow);
     state.backward = std::max(state.backward, 2 * dropped + narrow);
-    state.adapter_flops += 2 * static_cast<double>(rows_ * rank * (layer.inputs + layer.outputs));
-    const double both = product(rows_, rank, layer.inputs) + product(rows_, rank, layer.outputs);
-    state.adapter_seconds += both + stream(2 * dropped);
-    state.adapter_input_seconds += 2 * both + stream(2 * dropped); // both again for the weights
-    state.adapter_weight_seconds += weight_product(rows_, rank, layer.inputs) +
-        weight_product(rows_, layer.outputs, rank) + stream(2 * dropped);
+    const double flops = 2 * static_cast<double>(rows_ * rank);
+    const double flops_of_a = flops * static_cast<double>(layer.inputs);
+    const double flops_of_b = flops * static_cast<double>(layer.outputs);
+    state.forward_flops += flops_of_a + flops_of_b;
+    state.backward_flops += (a ? 2 : 1) * flops_of_a + (b ? 2 : 1) * flops_of_b;
+    const double narrowed = product(rows_, rank, layer.inputs);
+    const double widened = product(rows_, rank, layer.outputs);
+    state.adapter_seconds += narrowed + widened + stream(2 * dropped);
+    // again what the weights' gradients are made of
+    state.adapter_input_seconds +=
+        (b ? 2 : 1) * narrowed + (a ? 2 : 1) * widened + stream(2 * dropped);
+    state.adapter_weight_seconds +=
+        (a ? weight_product(rows_, rank, layer.inputs) + stream(2 * dropped) : 0) +
+        (b ? weight_product(rows_, layer.outputs, rank) : 0);
   }
   /// Of the queue, what is there besides the weight's operands.
   static int64_t beside_weights(const LinearState& state) {
@@ -362,16 +374,12 @@ class DecoderCost {
     const int64_t width = q_width_ + 2 * kv_width_;
     const int64_t qkv = matrix(width);
     const int64_t attended = matrix(q_width_);
-    const double rows = static_cast<double>(rows_);
     // scores and weighted sum over the keys that are seen
     const double scores = static_cast<double>(work_.samples) * 4 * static_cast<double>(q_width_) *
         static_cast<double>(kernels::causal_pairs(work_.tokens, window));
-    const double products =
-        rows * 2 * static_cast<double>(config_.hidden_size * (2 * q_width_ + 2 * kv_width_));
-    cost.forward_flops = products + scores + first.adapter_flops + last.adapter_flops;
-    cost.value_flops =
-        rows * 2 * static_cast<double>(config_.hidden_size * q_width_) + last.adapter_flops;
-    cost.backward_flops = 2 * cost.forward_flops;
+    cost.forward_flops = first.forward_flops + last.forward_flops + scores;
+    cost.value_flops = last.forward_flops;
+    cost.backward_flops = first.backward_flops + last.backward_flops + 2 * scores;
 
     const int64_t hidden_size = config_.hidden_size;
     const double pass = stream(2 * matrix(q_width_ + kv_width_)); // over q and k
@@ -462,10 +470,9 @@ class DecoderCost {
     const int64_t inner = config_.intermediate_size;
     const int64_t gated = matrix(inner);
     const int64_t gate_up = matrix(inner_);
-    const double one = static_cast<double>(rows_) * 2 * static_cast<double>(hidden_size * inner);
-    cost.value_flops = one + last.adapter_flops;
-    cost.forward_flops = (family_.gated ? 3 : 2) * one + first.adapter_flops + last.adapter_flops;
-    cost.backward_flops = 2 * cost.forward_flops;
+    cost.value_flops = last.forward_flops;
+    cost.forward_flops = first.forward_flops + last.forward_flops;
+    cost.backward_flops = first.backward_flops + last.backward_flops;
 
     const double norm_seconds = stream(2 * hidden_);
     const double product_seconds = stream(gate_up + gated);
@@ -513,7 +520,7 @@ class DecoderCost {
     cost.forward_workspace.lean = cost.forward_workspace.full;
     cost.forward_flops =
         2 * static_cast<double>(rows_ * hidden_size) * static_cast<double>(vocabulary);
-    cost.backward_flops = 2 * cost.forward_flops;
+    cost.backward_flops = (trained ? 2 : 1) * cost.forward_flops;
     const double of_a_chunk = stream(2 * chunk) + // its rows are taken
         stream(2 * chunk) + product(chunk_rows, vocabulary, hidden_size) + stream(2 * logits) +
         (trained ? weight_product(chunk_rows, vocabulary, hidden_size) : 0) +

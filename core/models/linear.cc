@@ -81,12 +81,23 @@ at::Tensor Linear::backward_input(const at::Tensor& dy, const BlockContext& cont
   return dx;
 }
 
-double Linear::adapter_flops(double rows) const {
-  double flops = 0;
+double Linear::forward_flops(double rows) const {
+  int64_t elements = weight.numel();
   for (const Adapter& adapter : adapters) {
-    flops += 2 * rows * static_cast<double>(adapter.a.numel() + adapter.b.numel());
+    elements += adapter.a.numel() + adapter.b.numel();
   }
-  return flops;
+  return 2 * rows * static_cast<double>(elements);
+}
+
+double Linear::backward_flops(double rows) const {
+  const auto trained = [](const ParamRef& factor) {
+    return factor.trainable() ? factor.numel() : 0;
+  };
+  int64_t elements = trained(weight);
+  for (const Adapter& adapter : adapters) {
+    elements += trained(adapter.a) + trained(adapter.b);
+  }
+  return forward_flops(rows) + 2 * rows * static_cast<double>(elements);
 }
 
 std::string Linear::kind() const {

@@ -71,8 +71,10 @@ struct Linear {
   /// The gradient of x.
   at::Tensor backward_input(const at::Tensor& dy, const BlockContext& context) const;
 
-  /// Operations that adapters add to a forward of so many rows.
-  double adapter_flops(double rows) const;
+  /// Operations of one forward of so many rows, what adapters add included; and of one backward:
+  /// the products again for x's gradient, and once more for each weight that is trained.
+  double forward_flops(double rows) const;
+  double backward_flops(double rows) const;
   /// What tells layers of equal weights apart that cost differently: "", or " +4@0 +4@64".
   std::string kind() const;
 };

@@ -98,6 +98,10 @@ double LinearBlock::value_flops(TensorSpan inputs) const {
   return forward_flops(inputs);
 }
 
+double LinearBlock::backward_flops(TensorSpan inputs) const {
+  return (layer_.weight.trainable() ? 2 : 1) * forward_flops(inputs);
+}
+
 std::string LinearBlock::kind() const {
   return fmt::format(
       "linear {}{}", layer_.weight.rows(), layer_.activation.has_value() ? " activated" : "");

@@ -146,16 +146,17 @@ at::Tensor MlpBlock::MlpTape::inner_gradient(const at::Tensor& dy, const BlockCo
 }
 
 double MlpBlock::forward_flops(TensorSpan inputs) const {
-  const double rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
-  const double products = shape_.gated ? 3 : 2;
-  return rows * 2 * products * static_cast<double>(shape_.hidden_size * shape_.intermediate_size) +
-      weights_.inner.adapter_flops(rows) + weights_.down.adapter_flops(rows);
+  const double rows = row_count(inputs[0]);
+  return weights_.inner.forward_flops(rows) + weights_.down.forward_flops(rows);
 }
 
 double MlpBlock::value_flops(TensorSpan inputs) const {
-  const double rows = static_cast<double>(inputs[0].size(0) * inputs[0].size(1));
-  return rows * 2 * static_cast<double>(shape_.hidden_size * shape_.intermediate_size) +
-      weights_.down.adapter_flops(rows);
+  return weights_.down.forward_flops(row_count(inputs[0]));
+}
+
+double MlpBlock::backward_flops(TensorSpan inputs) const {
+  const double rows = row_count(inputs[0]);
+  return weights_.inner.backward_flops(rows) + weights_.down.backward_flops(rows);
 }
 
 std::string MlpBlock::kind() const {

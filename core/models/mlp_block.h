@@ -47,6 +47,7 @@ class MlpBlock : public Block {
       const BlockContext& context) override;
   double forward_flops(TensorSpan inputs) const override;
   double value_flops(TensorSpan inputs) const override;
+  double backward_flops(TensorSpan inputs) const override;
   std::string kind() const override;
 
  private:

@@ -360,6 +360,23 @@ class Profiler {
     return grads;
   }
 
+  /// Whether the terminal block multiplies with matrices and trains none of them: then its backward
+  /// makes the inputs' gradients only.
+  bool has_frozen_products() const {
+    bool frozen = false;
+    for (const int index : chain_.terminal_units) {
+      const ParamUnit& unit = *chain_.units[static_cast<size_t>(index)];
+      if (std::ranges::any_of(
+              unit.parameters(), [](const Parameter& p) { return p.shape.size() > 1; })) {
+        if (unit.trainable()) {
+          return false;
+        }
+        frozen = true;
+      }
+    }
+    return frozen;
+  }
+
   BlockCost terminal_cost() {
     const Tensors inputs = operands(chain_.terminal_reads);
     BlockCost cost{.name = chain_.terminal->kind(), .reads = chain_.terminal_reads};
@@ -382,7 +399,7 @@ class Profiler {
     }
     cost.forward_seconds = median(times, &Measured::seconds);
     cost.forward_flops = chain_.terminal->forward_flops(inputs);
-    cost.backward_flops = 2 * cost.forward_flops;
+    cost.backward_flops = (has_frozen_products() ? 1 : 2) * cost.forward_flops;
     return cost;
   }
 

@@ -369,6 +369,62 @@ TEST(DecoderCost, FrozenWeightsTakeTheirCodes) {
   EXPECT_EQ(cost.blocks[1].weight_seconds, 0);
 }
 
+double backward_flops(const Shape& given, size_t block) {
+  return analytic_cost(given.config, given.work, {}).blocks[block].backward_flops;
+}
+
+// Products once for the input's gradient and once more for each trained weight; scores always twice.
+TEST(DecoderCost, FrozenWeightsAndAdaptersCountWhatTheirBackwardDoes) {
+  const Shape full = shape({256, 704, 8, 4, 1024}, 2, 512, at::kBFloat16);
+  constexpr double kRows = 2 * 512;
+  constexpr double kScores = 2 * 4 * 256 * (512 * 513 / 2.0);
+  constexpr double kQkv = kRows * 2 * 256 * 512;
+  constexpr double kOutput = kRows * 2 * 256 * 256;
+  constexpr double kMlp = 3 * kRows * 2 * 256 * 704;
+  constexpr double kHead = kRows * 2 * 256 * 1024;
+  EXPECT_EQ(backward_flops(full, 3), 2 * (kQkv + kOutput + kScores));
+  EXPECT_EQ(backward_flops(full, 4), 2 * kMlp);
+  EXPECT_EQ(backward_flops(full, 5), 2 * kHead);
+
+  // q, k, v and output; gate, up and down: a product of A and one of B for each
+  const Shape lora = adapted(full, {"all-linear"}, 0);
+  constexpr double kAttentionAdapters = kRows * 2 * 4 * (2 * (256 + 256) + 2 * (256 + 128));
+  constexpr double kMlpAdapters = kRows * 2 * 4 * 3 * (256 + 704);
+  EXPECT_EQ(backward_flops(lora, 3), kQkv + kOutput + 2 * kScores + 2 * kAttentionAdapters);
+  EXPECT_EQ(backward_flops(lora, 4), kMlp + 2 * kMlpAdapters);
+  EXPECT_EQ(backward_flops(lora, 5), kHead);
+
+  for (const char* type : {static_cast<const char*>(nullptr), "nf4"}) {
+    const Shape attention = training_only(full, {"self_attn", "lm_head"}, type);
+    EXPECT_EQ(backward_flops(attention, 3), 2 * (kQkv + kOutput + kScores));
+    EXPECT_EQ(backward_flops(attention, 4), kMlp);
+    EXPECT_EQ(backward_flops(attention, 5), 2 * kHead);
+  }
+  const Shape half = training_only(full, {"o_proj", "down_proj"}, nullptr);
+  EXPECT_EQ(backward_flops(half, 3), kQkv + 2 * kOutput + 2 * kScores);
+  EXPECT_EQ(backward_flops(half, 4), kMlp * 4 / 3);
+}
+
+// All of the device's arithmetic: what a backward takes is what it computes, and of an adapter what
+// its weights' gradients are made of again.
+TEST(DecoderCost, FrozenWeightsTakeNoSecondsForTheirGradients) {
+  Shape frozen =
+      training_only(shape({256, 704, 8, 4, 1024}, 2, 512, at::kFloat), {"attn"}, nullptr);
+  const DeviceSpeed arithmetic{.flops = 1, .bandwidth = 1e30};
+  const BlockCost mlp = analytic_cost(frozen.config, frozen.work, arithmetic).blocks[2];
+  EXPECT_DOUBLE_EQ(mlp.input_seconds, mlp.backward_flops);
+  EXPECT_EQ(mlp.weight_seconds, 0);
+  // only B is trained: x A^T again, and one product for the gradient
+  frozen = adapted(frozen, {"down_proj"}, 0);
+  frozen.work.decoder.trainable = [](const std::string& name) {
+    return name.find("lora_B") != std::string::npos;
+  };
+  const BlockCost half = analytic_cost(frozen.config, frozen.work, arithmetic).blocks[2];
+  EXPECT_DOUBLE_EQ(half.weight_seconds, 1024.0 * 2 * 4 * 256);
+  EXPECT_DOUBLE_EQ(
+      half.input_seconds + half.weight_seconds, half.backward_flops + 1024.0 * 2 * 4 * 704);
+}
+
 TEST(DecoderCost, RefusesNoTokens) {
   const Shape given = shape({64, 176, 4, 2, 256}, 1, 0, at::kFloat);
   EXPECT_THROW(analytic_cost(given.config, given.work, {}), InternalError);

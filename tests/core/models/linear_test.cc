@@ -159,11 +159,18 @@ TEST_P(AdaptedLinear, TakesMicroBatchesWithoutRows) {
 
 TEST_P(AdaptedLinear, KnowsWhatItsGradientsNeedAndWhatItCosts) {
   EXPECT_TRUE(layer_.backward_reads_input());
-  EXPECT_EQ(layer_.adapter_flops(10), 10 * 2 * kRank * (kIn + kSecond));
+  constexpr double kRows = 10;
+  constexpr double kFrozen = 2 * kRows * kIn * (kFirst + kSecond);
+  constexpr double kAdapter = 2 * kRows * kRank * (kIn + kSecond);
+  EXPECT_EQ(layer_.forward_flops(kRows), kFrozen + kAdapter);
+  EXPECT_EQ(layer_.backward_flops(kRows), kFrozen + 2 * kAdapter);
   Linear plain = layer_;
   plain.adapters.clear();
+  EXPECT_EQ(plain.backward_flops(kRows), kFrozen);
   EXPECT_FALSE(plain.backward_reads_input());
   EXPECT_NE(plain.kind(), layer_.kind());
+  plain.weight = layer_.adapters[0].a; // one that is trained
+  EXPECT_EQ(plain.backward_flops(kRows), 2 * 2 * kRows * kRank * kIn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, AdaptedLinear, testing::Values(0.0, 0.4));
