@@ -65,6 +65,7 @@ std::vector<std::string> settings_of(
     const fs::path& folder) {
   std::vector<std::string> own = row.overrides;
   own.push_back(fmt::format("training.steps={}", options.steps));
+  own.emplace_back("training.epochs=null");
   own.push_back("training.output=" + (folder / "run").string());
   const auto key = [](const std::string& setting) { return setting.substr(0, setting.find('=')); };
   std::vector<std::string> settings = options.overrides;

@@ -92,6 +92,9 @@ StackMeasurement read_measurement(
   std::istringstream lines(metrics);
   for (std::string line; std::getline(lines, line);) {
     const json step = json::parse(line);
+    if (step.contains("eval_loss")) {
+      continue;
+    }
     for (const char* field : {"loss", "grad_norm"}) {
       if (!step.at(field).is_number()) {
         throw UserError(

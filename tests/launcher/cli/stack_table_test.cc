@@ -35,6 +35,16 @@ std::string metrics(const std::vector<double>& losses, const std::vector<double>
   return text;
 }
 
+TEST(StackTable, EvaluationsAreNoSteps) {
+  const StackMeasurement run = read_measurement(
+      "baseline",
+      kReport,
+      metrics({4, 3}, {9, 1}) +
+          R"({"step": 2, "eval_loss": 5, "best": 5})"
+          "\n");
+  EXPECT_EQ(run.losses, (std::vector<double>{4, 3}));
+}
+
 TEST(StackTable, ARowIsWhatItsRunMeasured) {
   const StackMeasurement baseline = read_measurement(
       "baseline",
