@@ -92,7 +92,8 @@ std::vector<std::string> mpirun_command(
   };
   switch (mpirun.kind) {
     case MpiKind::kOpenMpi:
-      add({"--bind-to", "none", "--oversubscribe", "--allow-run-as-root"});
+      // Called by its whole path it would put its own folder before the ranks' PATH.
+      add({"--bind-to", "none", "--oversubscribe", "--allow-run-as-root", "--noprefix"});
       break;
     case MpiKind::kHydra:
       add({"-bind-to", "none"});

@@ -43,6 +43,7 @@ TEST(Mpirun, RanksAreBoundToNothingAndMayBeMany) {
           "none",
           "--oversubscribe",
           "--allow-run-as-root",
+          "--noprefix",
           "/p",
           "train"));
   EXPECT_THAT(
