@@ -137,8 +137,9 @@ void add_tokenize_verb(CLI::App& program) {
       "Template of conversations: a name or a Jinja file (default: the model's)");
   CLI::Option* ids =
       verb->add_option("--ids", tokens.id_bytes, "Type of ids: uint16 or uint32 (default: by need)")
-          ->transform(CLI::CheckedTransformer(
-              std::map<std::string, int64_t>{{"uint16", 2}, {"uint32", 4}}));
+          ->transform(
+              CLI::CheckedTransformer(std::map<std::string, int64_t>{{"uint16", 2}, {"uint32", 4}})
+                  .description("{uint16,uint32}"));
   verb->add_option("--threads", options->threads, "Threads (default: one a processor)")
       ->check(CLI::Range(1, 4096));
   CLI::Option* size = verb->add_option(
