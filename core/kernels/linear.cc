@@ -186,9 +186,12 @@ void backward_weight_widened(
     if (gradient.scalar_type() == at::kFloat) {
       return linear_backward_weight(part, wide_x, gradient, {}, overwrite);
     }
-    const at::Tensor product = at::empty(gradient.sizes(), wide_x.options());
-    linear_backward_weight(part, wide_x, product, {}, /*overwrite=*/true);
-    add_or_copy(product, gradient, overwrite);
+    const at::Tensor sum = at::empty(gradient.sizes(), wide_x.options());
+    if (!overwrite) {
+      sum.copy_(gradient);
+    }
+    linear_backward_weight(part, wide_x, sum, {}, overwrite);
+    gradient.copy_(sum); // not add_, which makes fp32 copies of both
   });
 }
 
