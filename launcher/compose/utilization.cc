@@ -1,6 +1,7 @@
 #include <palimpsest/launcher/compose/utilization.h>
 
 #include <palimpsest/launcher/compose/hardware.h>
+#include <palimpsest/launcher/compose/model_flops.h>
 
 #include <numeric>
 #include <vector>
@@ -15,11 +16,8 @@ int64_t rows_of_step(Run& run, int64_t step) {
 
 /// Operations per row of a micro-batch.
 double row_flops(Run& run) {
-  double flops = 0;
-  for (const BlockCost& block : run.full_plan().job.model().blocks) {
-    flops += block.forward_flops + block.backward_flops;
-  }
-  return flops / static_cast<double>(run.batches().micro_batch_sizes(0).front());
+  return model_flops(run.full_plan().job) /
+      static_cast<double>(run.batches().micro_batch_sizes(0).front());
 }
 
 } // namespace

@@ -6,6 +6,7 @@
 #include <palimpsest/core/plan/closed_forms.h>
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/launcher/compose/model.h>
+#include <palimpsest/launcher/compose/model_flops.h>
 #include <palimpsest/launcher/compose/settings.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
 #include <palimpsest/parallel/sharding/gather.h>
@@ -329,10 +330,6 @@ std::optional<StepChoice> WorldSearch::choose(const Candidate& candidate) {
 WorldLayout WorldSearch::layout(const Candidate& candidate, StepChoice choice) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
   PlanReport report = simulated(candidate, exact, choice.segments);
-  double flops = 0;
-  for (const BlockCost& block : cost(candidate.micro_batch).blocks) {
-    flops += block.forward_flops + block.backward_flops;
-  }
   WorldLayout result{
       .zero = candidate.zero,
       .mesh = candidate.mesh,
@@ -340,7 +337,7 @@ WorldLayout WorldSearch::layout(const Candidate& candidate, StepChoice choice) {
       .accumulation = candidate.accumulation};
   const double seconds = choice.cost.seconds;
   result.tokens_per_second = tokens_of(candidate) / seconds;
-  result.mfu = flops * static_cast<double>(candidate.accumulation) /
+  result.mfu = model_flops(job(candidate, 1)) * static_cast<double>(candidate.accumulation) /
       (seconds * peak_flops(request_.hardware, request_.decoder.compute));
   result.rank = std::move(report.ranks.front());
   const auto& busy = result.rank.busy;

@@ -1,4 +1,5 @@
 // Covers: launcher/compose/run_logs.cc
+// Covers: launcher/compose/model_flops.cc
 // Covers: launcher/compose/utilization.cc
 // What a run writes of its steps, as TensorBoard and people's scripts read it.
 
@@ -138,6 +139,24 @@ TEST(RunLogs, ANewRunSetsTheEventsOfTheOldOneAside) {
   train(folder, {"training.restart=true"});
   EXPECT_EQ(files_in(folder / "run/tensorboard"), 1U);
   EXPECT_EQ(files_in(folder / "run/previous-1/tensorboard"), 1U);
+}
+
+// The first layer is frozen with all before it: it has no backward. Of the second, the MLP is frozen:
+// its backward makes the input's gradient alone.
+TEST(Utilization, CountsNoGradientThatIsNotMade) {
+  const TestFolder folder;
+  palimpsest::Run run(testing::run_config(
+      yaml(folder),
+      folder,
+      {"logging.hardware=a100-80", R"(training.freeze=[embed, "layers\\.0\\.", mlp])"}));
+  constexpr double kHidden = 24, kKeys = 12, kInner = 56, kWords = 256, kLength = 12;
+  const double attention =
+      kLength * 2 * kHidden * (2 * kHidden + 2 * kKeys) + 4 * kHidden * kLength * (kLength + 1) / 2;
+  const double mlp = kLength * 3 * 2 * kHidden * kInner;
+  const double head = kLength * 2 * kHidden * kWords;
+  const double row = attention + mlp + 3 * attention + 2 * mlp + 3 * head;
+  EXPECT_DOUBLE_EQ(
+      model_utilization(run)({.step = 1, .step_time_s = 2}).value(), 4 * row / (2 * 19.5e12));
 }
 
 TEST(Utilization, IsUnknownWithoutAPeakAndOfTheComputeTypesPeakWithOne) {
