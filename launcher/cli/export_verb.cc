@@ -23,6 +23,11 @@ void export_model(const ExportOptions& options) {
   std::cout << "exported " << (exported.adapters ? "the adapters of " : "") << "step "
             << exported.step << " of run " << exported.run_id << " (" << exported.folder.string()
             << ") to " << options.out << "\n";
+  if (!exported.missing_model.empty()) {
+    std::cout << "note: the run's model.path, " << exported.missing_model
+              << ", is not there, so frozen weights are written as the run held them, rounded; "
+                 "export where that path leads to the model to get its own\n";
+  }
 }
 
 } // namespace

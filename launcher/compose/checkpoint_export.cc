@@ -29,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The values of a parameter: its master where it has one. The wanted name is the model folder's.
-SavedValues values_of(const CheckpointReader& reader, const StoredTensor& wanted) {
+SavedValues values_of(const CheckpointReader& reader, const TensorDeclaration& wanted) {
   for (const std::string& name : model_names(wanted.name)) {
     if (auto found = find_values(reader, name, wanted.shape)) {
       return *std::move(found);
@@ -61,20 +61,36 @@ TensorFiller filler(const CheckpointReader& reader) {
   };
 }
 
-/// The folder that the run's model came from, if it is still there.
-std::optional<HfFolder> original_folder(const CheckpointReader& reader, const std::string& config) {
+/// The model.path of the run; empty where it has none.
+std::string model_path(const CheckpointReader& reader) {
   const std::string text = reader.config_text();
   if (text.empty()) { // of no run
-    return std::nullopt;
+    return {};
   }
-  const RunConfig run = load_config_text(text, (reader.folder() / kRunConfigName).string());
-  const auto path = run.model().has_path() ? find_model(run.model().path()) : std::nullopt;
+  return load_config_text(text, (reader.folder() / kRunConfigName).string()).model().path();
+}
+
+/// The folder that the run's model came from, if it is still there.
+std::optional<HfFolder> original_folder(const std::string& model, const std::string& config) {
+  const auto path = model.empty() ? std::nullopt : find_model(model);
   if (!path) {
     return std::nullopt;
   }
   std::optional<HfFolder> folder(*path);
   settle_folder(*folder, parse_decoder_config(config, folder->config_path()));
   return folder;
+}
+
+/// Whether the checkpoint has less of a frozen tensor than its model's folder, whose layout it is.
+bool rounds_frozen(const CheckpointReader& reader, const HfFolderLayout& layout) {
+  return std::ranges::any_of(layout.files, [&](const HfFileLayout& file) {
+    return std::ranges::any_of(file.tensors, [&](const TensorDeclaration& tensor) {
+      const SavedValues saved = values_of(reader, tensor);
+      const bool narrower = saved.state.dtype != tensor.dtype &&
+          bits_per_element(saved.state.dtype) <= bits_per_element(tensor.dtype);
+      return !saved.state.trainable && (saved.codec != nullptr || narrower);
+    });
+  });
 }
 
 /// The checkpoint's tensors, frozen ones as the folder has them.
@@ -192,7 +208,11 @@ ExportedCheckpoint export_checkpoint(const fs::path& path, const fs::path& out, 
       .adapters = adapters && wanted == Adapters::kApart,
       .run_id = reader.info().run_id(),
       .step = reader.info().step()};
-  const auto originals = original_folder(reader, layout.config_text);
+  const std::string model = model_path(reader);
+  const auto originals = original_folder(model, layout.config_text);
+  if (!model.empty() && !originals && !exported.adapters && rounds_frozen(reader, layout)) {
+    exported.missing_model = model;
+  }
   if (exported.adapters) {
     write_adapters(reader, *adapters, layout, out);
   } else if (adapters) {

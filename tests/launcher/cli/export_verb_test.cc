@@ -30,11 +30,9 @@ using testing::run;
 class SavedModel {
  public:
   explicit SavedModel(const std::string& model)
-      : model_(load_config_text(
-            fmt::format(
-                "model: {}\ndata: {{files: [a.txt]}}\noptimizer: {{learning_rate: 1}}\n",
-                model),
-            "run.yaml")) {
+      : config_(fmt::format(
+            "model: {}\ndata: {{files: [a.txt]}}\noptimizer: {{learning_rate: 1}}\n", model)),
+        model_(load_config_text(config_, "run.yaml")) {
     for (const auto& unit : model_.chain().units) {
       values_.push_back(at::empty({unit->numel()}, at::TensorOptions().dtype(at::kFloat)));
     }
@@ -54,7 +52,7 @@ class SavedModel {
 
   /// Each parameter in `parts` pieces, as ranks would hold it.
   void save(const fs::path& output, int64_t step, int64_t parts = 3) const {
-    Checkpoint checkpoint{.config_text = "a: 1\n", .model = model_.layout()};
+    Checkpoint checkpoint{.config_text = config_, .model = model_.layout()};
     CheckpointInfo& info = checkpoint.info;
     info.set_run_id("0123abcd");
     info.set_step(step);
@@ -94,6 +92,7 @@ class SavedModel {
   }
 
  private:
+  std::string config_;
   Model model_;
   std::vector<at::Tensor> values_;
 };
@@ -177,6 +176,40 @@ TEST_F(CheckpointVerbs, WhatCannotBeExported) {
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_THAT(damaged.err, HasSubstr("rank-00000.safetensors"));
   EXPECT_FALSE(fs::exists(folder_ / "exported"));
+}
+
+// What a run holds in fewer bits than its model's folder can be had from that folder alone.
+TEST_F(CheckpointVerbs, AnExportTellsThatFrozenWeightsAreRoundedWithoutTheirModel) {
+  const fs::path golden = fs::path(PALIMPSEST_TEST_DATA) / "models/llama-tiny";
+  for (const char* precision :
+       {"{compute: fp32, frozen: nf4}", "{compute: bf16}", "{compute: fp32}"}) {
+    SCOPED_TRACE(precision);
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    fs::copy(golden, folder_ / "source");
+    std::ofstream(folder_ / "run.yaml") << fmt::format(
+        "model: {{path: {0}/source}}\n"
+        "data: {{files: [{0}/source/golden.safetensors], format: tensors}}\n"
+        "training: {{steps: 1, global_batch_size: 1, output: {0}/out,\n"
+        "  freeze: ['layers\\.[0-2]\\.', embed]}}\n"
+        "optimizer: {{learning_rate: 1e-2}}\n"
+        "checkpoint: {{save_every: 1}}\n"
+        "precision: {1}\n",
+        folder_.string(),
+        precision);
+    const Outcome trained = run({"train", at("run.yaml")});
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    const Outcome beside = run({"export", at("out"), at("beside")});
+    ASSERT_EQ(beside.exit_code, 0) << beside.err;
+    EXPECT_THAT(beside.out, Not(HasSubstr("note")));
+    fs::rename(folder_ / "source", folder_ / "elsewhere");
+    const Outcome alone = run({"export", at("out"), at("alone")});
+    ASSERT_EQ(alone.exit_code, 0) << alone.err;
+    const bool exact = std::string(precision) == "{compute: fp32}";
+    const std::string note = "note: the run's model.path, " + at("source") + ", is not there, so ";
+    EXPECT_THAT(alone.out, exact ? Not(HasSubstr("note")) : HasSubstr(note));
+    EXPECT_EQ(files_of(folder_ / "alone") == files_of(folder_ / "beside"), exact);
+  }
 }
 
 // 3.4e38 is a number in fp32, and infinite when it is rounded to bf16.
