@@ -31,7 +31,8 @@ class SavedModel {
  public:
   explicit SavedModel(const std::string& model)
       : config_(fmt::format(
-            "model: {}\ndata: {{files: [a.txt]}}\noptimizer: {{learning_rate: 1}}\n", model)),
+            "model: {}\ndata: {{files: [a.txt]}}\noptimizer: {{learning_rate: 1}}\n",
+            model)),
         model_(load_config_text(config_, "run.yaml")) {
     for (const auto& unit : model_.chain().units) {
       values_.push_back(at::empty({unit->numel()}, at::TensorOptions().dtype(at::kFloat)));
