@@ -64,7 +64,8 @@ TEST_F(TrainVerb, WritesMetricsAndAModelThatContinues) {
       "step_time_s",
       "tokens_per_s",
       "peak_device_bytes",
-      "peak_rss_bytes"};
+      "peak_rss_bytes",
+      "data_wait_s"};
   for (size_t step = 0; step < first.size(); ++step) {
     std::set<std::string> keys;
     for (const auto& [key, value] : first[step].items()) {

@@ -80,7 +80,7 @@ TEST_F(JinjaConversations, ReadTheModelsOwnTemplate) {
   const std::string config = yaml(folder);
   const Finished named = train(config, folder);
   std::filesystem::remove_all(folder / "run");
-  const Finished own = train_on(2, config, folder, {"data.chat_template=\"\""});
+  const Finished own = train_on(2, config, folder, {"data.chat_template=null"});
   ASSERT_EQ(own.records.all.size(), named.records.all.size());
   for (size_t step = 0; step < own.records.all.size(); ++step) {
     EXPECT_EQ(own.records.all[step].tokens, named.records.all[step].tokens);

@@ -448,7 +448,7 @@ TEST_P(Conformance, WrongOperandsAreRefusedBeforeAnyPeerHearsOfThem) {
     const at::Tensor floats = at::zeros({comm.size() * 2});
     EXPECT_THROW(comm.all_gather(at::zeros({3}), floats), InternalError);
     EXPECT_THROW(comm.all_gather(at::zeros({2}, at::kInt), floats), InternalError);
-    EXPECT_THROW(comm.reduce_scatter(floats, at::zeros({2}, at::kBFloat16)), InternalError);
+    EXPECT_THROW(comm.reduce_scatter(floats, at::zeros({2}, at::kHalf)), InternalError);
     EXPECT_THROW(
         comm.reduce_scatter(at::zeros({comm.size() * 2}, at::kInt), at::zeros({2})), InternalError);
     EXPECT_THROW(comm.all_reduce(at::zeros({2, 2}).t(), ReduceOp::kSum), InternalError);

@@ -22,7 +22,7 @@ TEST(Operands, MessagesNameTheOperationAndTheSizes) {
           HasSubstr("all_gather: the whole has 8 elements, 4 ranks of 3 need 12")));
   EXPECT_THAT(
       [&] { check_reduce_scatter(whole, at::zeros({2}, at::kHalf), 4); },
-      ThrowsMessage<InternalError>(HasSubstr("sums are Float, not Half")));
+      ThrowsMessage<InternalError>(HasSubstr("sums are Float or BFloat16, not Half")));
   EXPECT_THAT(
       [&] { check_all_reduce(at::Tensor()); },
       ThrowsMessage<InternalError>(HasSubstr("the tensor is undefined")));
