@@ -19,12 +19,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace palimpsest {
@@ -53,6 +55,18 @@ struct GenerateOptions {
   std::string output;
   bool quiet = false;
 };
+
+/// CLI::Range lets NaN through.
+CLI::Validator number_in(double low, double high) {
+  return {
+      [low, high](const std::string& text) {
+        double number = 0;
+        const bool fits =
+            CLI::detail::lexical_cast(text, number) && number >= low && number <= high;
+        return std::string(fits ? "" : "out of range");
+      },
+      fmt::format("FLOAT in [{} - {}]", low, high)};
+}
 
 /// A draw happens where anything about it is said; its temperature is 1 where nothing else is.
 SamplingSettings sampling(const GenerateOptions& options) {
@@ -134,7 +148,8 @@ class Writer {
     if (!options.output.empty()) {
       file_.open(options.output);
       if (!file_) {
-        throw EnvironmentError("cannot write {}", options.output);
+        throw EnvironmentError(
+            "cannot write {}: {}", options.output, std::generic_category().message(errno));
       }
     }
   }
@@ -238,11 +253,11 @@ std::vector<GenerationRequest> requests_of(
     const int64_t wanted = options.max_new_tokens.value_or(1);
     if (max_positions != 0 && tokens + wanted > max_positions) {
       throw UserError(
-          "{}: the prompt has {} and {} is to follow, but the model has {} positions; shorten the "
+          "{}: the prompt has {} and {} to follow, but the model has {} positions; shorten the "
           "prompt{}",
           input.where,
           counted(tokens, "token"),
-          wanted == 1 ? "one" : fmt::format("up to {}", wanted),
+          wanted == 1 ? "one is" : fmt::format("up to {} are", wanted),
           max_positions,
           options.max_new_tokens ? " or lower --max-new-tokens" : "");
     }
@@ -362,19 +377,20 @@ void add_generate_verb(CLI::App& program) {
           options->temperature,
           "Above 0: a token is drawn (default: 0, the likeliest; 1 with --top-k, --top-p or "
           "--seed)")
-      ->check(CLI::Range(0.0, 1000.0));
+      ->check(number_in(0, 1000));
   verb->add_option("--top-k", options->top_k, "Draw among the k likeliest tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000}));
   verb->add_option(
           "--top-p", options->top_p, "Draw among the likeliest tokens that reach this probability")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(number_in(1e-9, 1));
   verb->add_option(
           "--repetition-penalty",
           options->repetition_penalty,
           "Above 1: tokens that came before are less likely")
-      ->check(CLI::Range(1e-3, 1e3))
+      ->check(number_in(1e-3, 1e3))
       ->capture_default_str();
-  verb->add_option("--seed", options->seed, "Of the draws (default: 0)");
+  verb->add_option("--seed", options->seed, "Of the draws (default: 0)")
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--stop", options->stops, "A text ends before this; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -382,7 +398,7 @@ void add_generate_verb(CLI::App& program) {
           [](const std::string& text) {
             return text.empty() ? std::string("it is empty") : std::string();
           },
-          "TEXT"));
+          "text that is not empty"));
   CLI::Option* batch =
       verb->add_option("--batch", options->batch, "Texts that are generated at a time");
   batch->check(CLI::Range(int64_t{1}, kMostSequences))->capture_default_str()->excludes(chat);

@@ -62,16 +62,26 @@ std::string surplus(const CLI::App& program) {
   return words.empty() ? "" : words.front();
 }
 
-/// "a whole number in [1 - 4096]"; of CLI11's "INT in [1 - 4096]".
+/// "a whole number in [1 - 4096]"; of CLI11's "INT:INT in [1 - 4096]".
 std::string allowed(const CLI::Option& option) {
-  std::string text = option.get_type_name();
-  for (const std::string type : {"INT:", "INT"}) {
-    if (text.starts_with(type)) {
-      const std::string rest = text.substr(type.size());
-      return "a whole number" + (rest.starts_with("INT") ? rest.substr(3) : rest);
-    }
+  const std::string text = option.get_type_name();
+  const size_t colon = text.find(':');
+  const std::string type = text.substr(0, colon);
+  std::string check = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (type == "TEXT") {
+    return check.empty() ? "text" : check;
   }
-  return text;
+  if (type != "INT" && type != "UINT" && type != "FLOAT") {
+    return text;
+  }
+  const std::string number = type == "FLOAT" ? "a number" : "a whole number";
+  if (check == "POSITIVE" || check == "NONNEGATIVE") {
+    return number + (check == "POSITIVE" ? " above 0" : " of at least 0");
+  }
+  if (check.starts_with(type)) {
+    check.erase(0, type.size());
+  }
+  return number + check;
 }
 
 std::string sentence(const CLI::App& program, const Verb& verb, const CLI::ParseError& error) {
