@@ -74,7 +74,8 @@ class Finder {
         {"training", {{"steps", 1}}},
         {"optimizer", {{"learning_rate", 1}}}};
     GenerationSource source{.texts = folder, .name = folder.string()};
-    if (fs::exists(folder / kPeftConfigName)) {
+    const bool adapted = fs::exists(folder / kPeftConfigName);
+    if (adapted) {
       const fs::path base = base_model(folder);
       config["model"]["path"] = base.string();
       config["lora"]["adapter"] = folder.string();
@@ -84,12 +85,15 @@ class Finder {
       }
     } else {
       config["model"]["path"] = folder.string();
-    }
-    if (overrides("precision.frozen")) { // nothing is trained here, so it holds all linear layers
-      config["training"]["freeze"] = {"_proj|c_attn|c_fc"};
+      if (overrides("precision.frozen")) { // nothing is trained here: it holds all linear layers
+        config["training"]["freeze"] = {"_proj|c_attn|c_fc"};
+      }
     }
     if (run) {
       config["precision"]["compute"] = run->precision().compute();
+      if (adapted && run->precision().has_frozen()) { // what the adapters were trained on
+        config["precision"]["frozen"] = run->precision().frozen();
+      }
       if (run->data().has_chat_template()) {
         config["data"]["chat_template"] = run->data().chat_template();
       }
@@ -125,7 +129,7 @@ class Finder {
           run ? fmt::format(" writes to {}, which", output.string()) : "");
     }
     if (!checkpoints.empty() &&
-        (!has_model ||
+        (!has_model || !has_base(written) ||
          fs::last_write_time(written) < fs::last_write_time(checkpoints.back().folder))) {
       return from_checkpoint(find_checkpoint(output));
     }
@@ -141,24 +145,56 @@ class Finder {
         overrides_, [&](const std::string& override) { return override.starts_with(key + "="); });
   }
 
-  static fs::path base_model(const fs::path& adapter) {
+  /// base_model_name_or_path of an adapter's folder, where it names one.
+  static std::optional<std::string> base_name(const fs::path& adapter) {
     const fs::path file = adapter / kPeftConfigName;
     const nlohmann::json config = parse_json(read_file(file), file.string());
     const auto base = config.find("base_model_name_or_path");
-    if (base == config.end() || !base->is_string()) {
+    return base != config.end() && base->is_string() ? std::optional(base->get<std::string>())
+                                                     : std::nullopt;
+  }
+
+  /// Adapters of a model that was initialised at random have none but what checkpoints hold.
+  static bool has_base(const fs::path& folder) {
+    return !fs::exists(folder / kPeftConfigName) || base_name(folder);
+  }
+
+  static fs::path base_model(const fs::path& adapter) {
+    const fs::path file = adapter / kPeftConfigName;
+    const std::optional<std::string> given = base_name(adapter);
+    if (!given) {
       throw UserError(
           "{}: base_model_name_or_path is missing: the folder or hub id of the model that the "
           "adapters belong to",
           file.string());
     }
-    const auto name = base->get<std::string>();
-    const fs::path beside = adapter / name;
-    return !find_model(name) && fs::exists(beside) ? beside : resolve_model(name);
+    const std::string& name = *given;
+    for (const fs::path& place : {fs::path(name), adapter / name}) {
+      if (!name.empty() && fs::exists(place / "config.json")) {
+        return place;
+      }
+    }
+    const auto cached = fs::exists(name) ? std::nullopt : find_model(name);
+    if (!cached) {
+      throw UserError(
+          "{}: base_model_name_or_path is {}, which is neither a model's folder nor a model's id "
+          "in "
+          "the local hub cache; correct it",
+          file.string(),
+          quote(name));
+    }
+    return *cached;
   }
 
   GenerationSource with_texts(GenerationSource source) const {
     if (overrides("data.tokenizer")) {
-      source.texts = resolve_model(source.config.data().tokenizer());
+      const std::string& name = source.config.data().tokenizer();
+      const auto folder = find_model(name);
+      if (!folder) {
+        throw UserError(
+            "data.tokenizer: {} is neither a folder nor a model's id in the local hub cache", name);
+      }
+      source.texts = *folder;
     }
     return source;
   }

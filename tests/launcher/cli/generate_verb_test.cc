@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Outcome;
 using Words = std::vector<std::string>;
 
@@ -205,6 +206,23 @@ TEST_F(GenerateVerb, FindsTheModelOfARun) {
 }
 
 // A session through a pipe: a line is a message, and each reply a line.
+// No folder holds the weights under such adapters; the checkpoint does.
+TEST_F(GenerateVerb, FindsTheAdaptersOfAModelThatWasInitialised) {
+  const std::string config = write_tiny_config(
+      "global_batch_size: 4, micro_batch_size: 2, threads: 1, steps: 1", "lora: {rank: 2}\n");
+  ASSERT_EQ(testing::run({"train", config, "--quiet"}).exit_code, 0);
+  ASSERT_TRUE(fs::exists(folder_ / "out/adapter"));
+  const Words more = {"training.threads=1", "--prompt", "aa", "--max-new-tokens", "9", "--quiet"};
+  const Outcome saved =
+      testing::run(Words{"generate", (folder_ / "out/step-00000001").string()} + more);
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  for (const std::string& name : {config, (folder_ / "out").string()}) {
+    const Outcome found = testing::run(Words{"generate", name} + more);
+    EXPECT_EQ(found.exit_code, 0) << found.err;
+    EXPECT_EQ(found.out, saved.out);
+  }
+}
+
 TEST_F(GenerateVerb, ChatsOnStandardInput) {
   const auto chat = [](const std::string& lines, const Words& more) {
     int ends[2];
@@ -255,8 +273,16 @@ TEST_F(GenerateVerb, RefusesWhatIsWrongInOneSentence) {
   expect_refused(tiny(prompt + Words{"--temperature", "-1"}), "--temperature");
   expect_refused(tiny(prompt + Words{"--temperature", "0", "--top-k", "5"}), "without a draw");
   expect_refused(tiny(prompt + Words{"--top-p", "1.5"}), "--top-p");
+  for (const char* option : {"--temperature", "--top-p", "--repetition-penalty"}) {
+    expect_refused(tiny(prompt + Words{option, "nan"}), "'nan' is not allowed; give a number in [");
+  }
+  expect_refused(
+      tiny(prompt + Words{"--seed", "-1"}),
+      "--seed: '-1' is not allowed; give a whole number of at least 0;");
   expect_refused(tiny(prompt + Words{"--max-new-tokens", "0"}), "--max-new-tokens");
-  expect_refused(tiny(prompt + Words{"--stop", ""}), "--stop");
+  expect_refused(
+      tiny(prompt + Words{"--stop", ""}),
+      "--stop: '' is not allowed; give text that is not empty;");
   expect_refused(tiny(prompt + Words{"--batch", "33"}), "--batch");
   expect_refused(tiny(prompt + Words{"--system", "s"}), "--system");
   expect_refused(tiny(prompt + Words{"training.steps=3"}), "training.steps changes nothing here");
@@ -271,6 +297,73 @@ TEST_F(GenerateVerb, RefusesWhatIsWrongInOneSentence) {
   expect_refused({"generate", (folder_ / "no/model").string(), "--prompt", "a"}, "no/model");
   const std::string same = write_file("same.jsonl", "{\"prompt\": \"a\"}\n");
   expect_refused(tiny({"--prompts", same, "--output", same}), "same.jsonl");
+}
+
+TEST_F(GenerateVerb, HoldsTheWeightsUnderAdaptersInBlocks) {
+  const fs::path adapter = folder_ / "adapter";
+  fs::copy(kData + "/lora/llama-tiny-qv", adapter);
+  const auto with_base = [&](const std::string& base) {
+    std::ifstream given(kData + "/lora/llama-tiny-qv/adapter_config.json");
+    nlohmann::json config = nlohmann::json::parse(given);
+    config["base_model_name_or_path"] = base;
+    std::ofstream(adapter / "adapter_config.json") << config;
+  };
+  const auto arguments = [&](const Words& more) {
+    return Words{
+               "generate",
+               adapter.string(),
+               "data.tokenizer=" + kData + "/tokenizers/llama2-512",
+               "training.threads=1",
+               "--prompt",
+               "Once",
+               "--max-new-tokens",
+               "2"} +
+        more;
+  };
+  with_base(model("llama-tiny"));
+  const Outcome whole = testing::run(arguments({}));
+  EXPECT_EQ(whole.exit_code, 0) << whole.err;
+  EXPECT_THAT(whole.err, HasSubstr("fp32 (992 KiB)"));
+  const Outcome blocks = testing::run(arguments({"precision.frozen=nf4"}));
+  EXPECT_EQ(blocks.exit_code, 0) << blocks.err;
+  EXPECT_THAT(blocks.err, Not(HasSubstr("fp32 (992 KiB)")));
+  with_base("no/such-model");
+  expect_refused(
+      arguments({}), "adapter_config.json: base_model_name_or_path is \"no/such-model\", which");
+  with_base("");
+  expect_refused(arguments({}), "adapter_config.json: base_model_name_or_path is \"\", which");
+}
+
+// As the run trained on them: the numbers are those of its checkpoint.
+TEST_F(GenerateVerb, HoldsTheWeightsUnderARunsAdaptersAsTheRunDid) {
+  const std::string config = write_file(
+      "run.yaml",
+      fmt::format(
+          "model: {{path: {}}}\n"
+          "data: {{files: [{}], sequence_length: 32, tokenizer: {}}}\n"
+          "lora: {{rank: 2}}\n"
+          "precision: {{compute: bf16, frozen: nf4}}\n"
+          "training: {{steps: 1, micro_batch_size: 2, threads: 1, output: {}}}\n"
+          "optimizer: {{learning_rate: 1e-2}}\n",
+          model("llama-tiny"),
+          write_file("corpus.txt", std::string(2000, 'a')),
+          kData + "/tokenizers/llama2-512",
+          (folder_ / "out").string()));
+  const Outcome trained = testing::run({"train", config, "--quiet"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto generated = [&](const std::string& source) {
+    return testing::run(
+        {"generate", source, "training.threads=1", "--prompt", "Once", "--max-new-tokens", "12"});
+  };
+  const auto told = [](const Outcome& outcome) {
+    return outcome.err.substr(0, outcome.err.find(';')); // the types and what the weights take
+  };
+  const Outcome adapter = generated(config);
+  ASSERT_EQ(adapter.exit_code, 0) << adapter.err;
+  fs::remove_all(folder_ / "out/adapter");
+  const Outcome checkpoint = generated(config);
+  ASSERT_EQ(checkpoint.exit_code, 0) << checkpoint.err;
+  EXPECT_EQ(told(adapter), told(checkpoint));
 }
 
 // gpt2-tiny has 64 positions.
