@@ -44,11 +44,11 @@ void ChatSession::run() {
     }
     interrupt_.take();
     std::optional<std::string> line = lines_.next();
+    if (line && line->ends_with('\r')) {
+      line->pop_back();
+    }
     if (!line || *line == "/exit") {
       break;
-    }
-    if (line->ends_with('\r')) {
-      line->pop_back();
     }
     if (line->find_first_not_of(" \t") != std::string::npos) {
       answer(*line);

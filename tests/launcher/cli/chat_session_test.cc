@@ -143,6 +143,13 @@ TEST_F(ChatSessionTest, APersonIsPromptedAndTold) {
   EXPECT_THROW(session(other, "Hi\n/fly\n"), UserError); // of a pipe: nobody would see it
 }
 
+TEST_F(ChatSessionTest, LinesMayEndAsOnWindows) {
+  Chat one = chat();
+  Chat other = chat();
+  EXPECT_EQ(session(one, "Hi\r\n/reset\r\n/exit\r\nHi\r\n"), session(other, "Hi\n"));
+  EXPECT_TRUE(one.conversation().empty());
+}
+
 TEST_F(ChatSessionTest, CtrlCEndsTheReplyAndTheChatGoesOn) {
   Chat one = chat(50);
   const Input lines("Hi\nA word?\n");
