@@ -6,7 +6,7 @@
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/hub_cache.h>
 
-#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -26,6 +26,9 @@ void use_model(RunConfig& config, const std::string& folder) {
   }
   config.mutable_model()->Clear();
   config.mutable_model()->set_path(folder);
+  if (config.has_lora() && config.training().freeze().empty()) { // then nothing is frozen any more
+    config.mutable_precision()->clear_frozen();
+  }
   config.clear_lora(); // trained into the model, or not part of it
 }
 
@@ -60,17 +63,24 @@ void use_run(EvalTarget& target, const EvalOptions& options) {
 
 /// What a run's own settings say of a folder that has none.
 RunConfig config_of_model(const EvalOptions& options) {
+  if (fs::exists(fs::path(options.target) / kAdapterFile)) {
+    throw UserError(
+        "eval: {0} holds adapters alone; name their model, with lora.adapter={0}, or a run's "
+        "config "
+        "with --model {0}",
+        options.target);
+  }
   if (options.data.empty()) {
     throw UserError("eval: {} is a model without a config; give --data FILE ...", options.target);
   }
-  std::vector<std::string> overrides = {
-      "model.path=" + options.target, "optimizer.learning_rate=0"};
-  overrides.push_back(fmt::format("data.files=[{}]", fmt::join(options.data, ", ")));
+  nlohmann::json config = {
+      {"model", {{"path", options.target}}},
+      {"data", {{"files", options.data}}},
+      {"optimizer", {{"learning_rate", 0}}}};
   if (!options.format.empty()) {
-    overrides.push_back("data.format=" + options.format);
+    config["data"]["format"] = options.format;
   }
-  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  return load_config_text("{}", "eval.yaml", overrides);
+  return load_config_text(config.dump(), "eval.json", options.overrides);
 }
 
 /// By its ending where none of the run's files has it, since then their format is not its own.

@@ -138,6 +138,42 @@ TEST_F(EvalVerb, SaysWhatIsMissing) {
       AllOf(HasSubstr("--json"), HasSubstr(file("run.yaml"))));
   EXPECT_THAT(
       refused({file("run.yaml"), "--data", file("nowhere.txt")}), HasSubstr(file("nowhere.txt")));
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--samples", "0"}),
+      HasSubstr("--samples: '0' is not allowed; give a whole number above 0;"));
+  const std::string adapters = PALIMPSEST_TEST_DATA "/lora/llama-tiny-qv";
+  EXPECT_THAT(
+      refused({adapters, "--data", file("corpus.txt")}),
+      HasSubstr(adapters + " holds adapters alone; name their model"));
+}
+
+TEST_F(EvalVerb, FilesMayHaveAnyNames) {
+  ASSERT_EQ(run({"train", file("run.yaml"), "--quiet"}).exit_code, 0);
+  for (const char* name : {"a, b.txt", "[c].txt", "d: e #f.txt", "null"}) {
+    std::filesystem::copy(file("corpus.txt"), file(name));
+    const json found =
+        evaluate({file("out/model"), "--data", file(name), "--format", "text", "--samples", "1"});
+    EXPECT_EQ(found["samples"], 1) << name;
+  }
+}
+
+// Of a merged model in the place of adapters nothing is frozen.
+TEST_F(EvalVerb, AWholeModelInThePlaceOfAdaptersHasNoFrozenWeights) {
+  const std::string config = file("lora.yaml");
+  std::ofstream(config) << "model: {path: base}\n"
+                           "data: {files: [a.txt]}\n"
+                           "lora: {rank: 2}\n"
+                           "precision: {compute: bf16, frozen: nf4}\n"
+                           "optimizer: {learning_rate: 1e-2}\n";
+  EvalOptions options{.target = config, .model = "merged"};
+  const RunConfig merged = find_eval_target(options).config;
+  EXPECT_FALSE(merged.has_lora());
+  EXPECT_FALSE(merged.precision().has_frozen());
+  EXPECT_EQ(merged.precision().compute(), "bf16");
+  options.overrides = {"training.freeze=[embed_tokens, layers]"};
+  EXPECT_EQ(find_eval_target(options).config.precision().frozen(), "nf4");
+  options = {.target = config, .model = PALIMPSEST_TEST_DATA "/lora/llama-tiny-qv"};
+  EXPECT_EQ(find_eval_target(options).config.precision().frozen(), "nf4");
 }
 
 // A file of another ending than the run's own is read by it.
