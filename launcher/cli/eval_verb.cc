@@ -61,10 +61,10 @@ int eval_rank(
   TextBar reading(out);
   ranks.watch_reading(
       [&reading](const std::string& name, double done) { reading.show(done, "reading " + name); });
-  std::optional<AtomicFile> json;
+  const bool writes = ranks.leads() && !options.json.empty();
   ranks.together([&] {
-    if (ranks.leads() && !options.json.empty()) {
-      json.emplace(options.json);
+    if (writes) { // what cannot be written is told early; nothing stays of it
+      AtomicFile(options.json);
     }
   });
   ModelEvaluation evaluation(target.config, target.request, ranks);
@@ -77,9 +77,8 @@ int eval_rank(
   const EvaluationRecord record = evaluation.measure();
   out << to_text(record) << std::flush;
   ranks.together([&] {
-    if (json) {
-      json->write(to_json(record, target));
-      json->commit();
+    if (writes) {
+      write_file_atomically(options.json, to_json(record, target));
     }
   });
   return 0;
@@ -97,7 +96,7 @@ void eval(const EvalOptions& options) {
     }
     throw ExitCode(leave_word_to_others(error));
   }
-  RankSession session(rank, target->config, PALIMPSEST_VERSION);
+  RankSession session(rank, target->config, PALIMPSEST_VERSION, OnSignal::kEndAtOnce);
   const int code =
       session.run([&](Ranks& ranks) { return eval_rank(options, *target, session, ranks); });
   if (code != 0) {

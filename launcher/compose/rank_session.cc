@@ -66,9 +66,16 @@ int leave_word_to_others(const Error& error) {
   return error.exit_code();
 }
 
-RankSession::RankSession(RankEnvironment environment, RunConfig config, std::string build)
+RankSession::RankSession(
+    RankEnvironment environment,
+    RunConfig config,
+    std::string build,
+    OnSignal on_signal)
     : config_(std::move(config)), build_(std::move(build)), environment_(std::move(environment)),
       lifeline_(launchers_of(environment_)), status_(std::make_shared<RankStatus>()) {
+  if (on_signal == OnSignal::kStopWhereSafe) {
+    stop_.emplace();
+  }
   if (environment_.world_size > 1) {
     WorldSettings settings = world_settings(environment_, config_);
     settings.status = status_;
@@ -95,7 +102,7 @@ Observer& RankSession::status(int64_t step) {
 
 int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
   Ranks::Here here;
-  here.stop_requested = [this] { return stop_.requested(); };
+  here.stop_requested = [this] { return stop_ && stop_->requested(); };
   here.status = status_.get();
   if (world_ == nullptr) {
     Ranks ranks(here);

@@ -24,6 +24,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace palimpsest {
@@ -35,11 +36,18 @@ bool can_use_mpi();
 /// all ranks at the first failure. The exit code.
 int leave_word_to_others(const Error& error);
 
+/// What a request to stop does: the work ends where it can go on from, or there is nothing to save.
+enum class OnSignal { kStopWhereSafe, kEndAtOnce };
+
 class RankSession {
  public:
   /// Connects this rank (detect_rank()) to the others. EnvironmentError where they do not come.
   /// `build` names this program's.
-  RankSession(RankEnvironment environment, RunConfig config, std::string build);
+  RankSession(
+      RankEnvironment environment,
+      RunConfig config,
+      std::string build,
+      OnSignal on_signal = OnSignal::kStopWhereSafe);
 
   /// Compares build and config with the other ranks', a UserError naming the first difference; then
   /// what `body` returns, or the exit code of an error that another rank tells.
@@ -58,7 +66,7 @@ class RankSession {
   RunConfig config_;
   std::string build_;
   RankEnvironment environment_;
-  StopRequest stop_;
+  std::optional<StopRequest> stop_;
   Lifeline lifeline_;
   std::shared_ptr<RankStatus> status_;
   std::unique_ptr<Observer> status_observer_;

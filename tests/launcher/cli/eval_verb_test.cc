@@ -5,6 +5,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/launcher/compose/evaluation_target.h>
+#include <palimpsest/launcher/compose/rank_session.h>
 #include <palimpsest/tests/launcher/cli/program_testing.h>
 
 #include <fmt/format.h>
@@ -12,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 namespace palimpsest {
@@ -155,6 +158,21 @@ TEST_F(EvalVerb, FilesMayHaveAnyNames) {
         evaluate({file("out/model"), "--data", file(name), "--format", "text", "--samples", "1"});
     EXPECT_EQ(found["samples"], 1) << name;
   }
+}
+
+// Nothing of an evaluation could be saved; a run stops where it can go on from.
+TEST(EvalVerbDeathTest, ASignalEndsItAtOnce) {
+  const auto terminated_in = [](OnSignal on_signal) {
+    RankSession session(RankEnvironment{}, RunConfig(), "build", on_signal);
+    return session.run([](Ranks& ranks) {
+      std::raise(SIGTERM);
+      return ranks.here().stop_requested() ? 75 : 0;
+    });
+  };
+  EXPECT_EXIT(
+      std::exit(terminated_in(OnSignal::kEndAtOnce)), ::testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(
+      std::exit(terminated_in(OnSignal::kStopWhereSafe)), ::testing::ExitedWithCode(75), "");
 }
 
 // Of a merged model in the place of adapters nothing is frozen.
