@@ -94,11 +94,11 @@ class PlannedMessages final : public Observer {
   void step_end(const StepRecord&) override {
     EXPECT_EQ(static_cast<double>(bytes_), plan_traffic(planned_.plan, planned_.job).bytes());
     EXPECT_GT(bytes_, 0);
-    // Besides: whether to stop (1 number), targets and tokens (2), peaks of memory (2).
+    // Besides: whether to stop (1 number), targets and tokens (2), peaks of memory and the wait (3).
     const Traffic step = difference(counted_, step_);
     const int64_t data = planned_.job.mesh().data();
     int64_t small = 0;
-    for (const int64_t numbers : {1, 2, 2}) {
+    for (const int64_t numbers : {1, 2, 3}) {
       small += 2 * 8 * numbers * (data - 1) / data;
     }
     if (steps > 0) { // before the first one, ranks see to their files
