@@ -143,14 +143,11 @@ class Summary {
 class Writer {
  public:
   Writer(const GenerateOptions& options, const std::vector<GenerationInput>& inputs)
-      : inputs_(inputs), json_(options.json || !options.output.empty()), results_(inputs.size()),
-        prompt_tokens_(inputs.size()) {
-    if (!options.output.empty()) {
-      file_.open(options.output);
-      if (!file_) {
-        throw EnvironmentError(
-            "cannot write {}: {}", options.output, std::generic_category().message(errno));
-      }
+      : inputs_(inputs), output_(options.output), json_(options.json || !options.output.empty()),
+        results_(inputs.size()), prompt_tokens_(inputs.size()) {
+    if (!output_.empty()) { // what is there stays until the first text is
+      open(std::ios::app);
+      file_.close();
     }
   }
 
@@ -177,7 +174,18 @@ class Writer {
   }
 
  private:
+  void open(std::ios::openmode mode) {
+    file_.open(output_, mode);
+    if (!file_) {
+      throw EnvironmentError(
+          "cannot write {}: {}", output_, std::generic_category().message(errno));
+    }
+  }
+
   void write(size_t index, const GenerationResult& result) {
+    if (!output_.empty() && !file_.is_open()) {
+      open(std::ios::trunc);
+    }
     if (json_) {
       std::ostream& out = file_.is_open() ? static_cast<std::ostream&>(file_) : std::cout;
       out << record(index, result).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
@@ -207,6 +215,7 @@ class Writer {
   }
 
   const std::vector<GenerationInput>& inputs_;
+  std::string output_;
   bool json_;
   std::ofstream file_;
   std::vector<std::optional<GenerationResult>> results_;

@@ -160,9 +160,13 @@ TEST_F(GenerateVerb, WritesRecordsToAFile) {
       generate({"--prompts", prompts, "--max-new-tokens", "3", "--output", texts});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  std::stringstream written;
-  written << std::ifstream(texts).rdbuf();
-  const auto all = records(written.str());
+  const auto written = [&] {
+    std::stringstream text;
+    text << std::ifstream(texts).rdbuf();
+    return text.str();
+  };
+  const std::string first = written();
+  const auto all = records(first);
   ASSERT_EQ(all.size(), 2U);
   EXPECT_EQ(all[1].at("prompt"), "b");
   EXPECT_EQ(all[1].at("tokens"), 3);
@@ -172,6 +176,10 @@ TEST_F(GenerateVerb, WritesRecordsToAFile) {
       AllOf(
           HasSubstr("prompts.jsonl:1\n" + all[0].at("text").get<std::string>() + "\n"),
           HasSubstr("prompts.jsonl:2\n" + all[1].at("text").get<std::string>() + "\n")));
+  const Outcome failed =
+      generate({"--prompts", prompts, "--output", texts, "memory.device_budget=100kB"});
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_EQ(written(), first); // what is there stays where no text comes
 }
 
 // Trained a little, the model is found by its run's output folder, its config, a checkpoint of it, and
