@@ -227,6 +227,7 @@ class Validator {
     check_scheduler();
     check_parallel();
     check_precision();
+    check_lora();
   }
 
  private:
@@ -439,6 +440,17 @@ class Validator {
     }
     if (config_.checkpoint().has_keep_last() && !config_.checkpoint().has_save_every()) {
       problem(name("checkpoint.keep_last") + " is given, but checkpoint.save_every is not set");
+    }
+  }
+
+  void check_lora() {
+    for (const RunConfig::LoraPattern& pattern : config_.lora().patterns()) {
+      if (!pattern.has_rank() && !pattern.has_alpha()) {
+        problem(fmt::format(
+            "{}: the one that matches {} changes nothing; give it a rank or an alpha",
+            name("lora.patterns"),
+            pattern.match()));
+      }
     }
   }
 

@@ -280,6 +280,13 @@ TEST(Validate, AFamilysOwnDefaultsAreDerived) {
   EXPECT_FALSE(load("qwen3").model().tie_word_embeddings());
 }
 
+TEST(Validate, APatternOfAdaptersMustChangeSomething) {
+  EXPECT_THAT(
+      refusal(minimal(), {"lora={patterns: [{match: q_proj}]}"}),
+      AllOf(HasSubstr("lora.patterns"), HasSubstr("q_proj changes nothing; give it a rank")));
+  EXPECT_EQ(refusal(minimal(), {"lora={patterns: [{match: q_proj, alpha: 4}]}"}), "");
+}
+
 // Each is refused by name with what works instead, in a config that is otherwise right.
 TEST(Supported, WhatDoesNotExistYetIsRefusedByName) {
   const std::vector<std::vector<std::string>> asked = {
