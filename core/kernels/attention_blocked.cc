@@ -389,16 +389,6 @@ void softmax_backward_row(
 }
 
 template <typename T>
-float dot(const T* a, const T* b, int64_t count) {
-  const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    sum = hn::MulAdd(load(d, a + i, lanes), load(d, b + i, lanes), sum);
-  });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-template <typename T>
 void backward_block(
     const AttentionProblem& p,
     const at::Tensor& dout,

@@ -32,16 +32,6 @@ struct DecodeChunk {
   int64_t count;
 };
 
-template <typename T>
-float dot(const float* a, const T* b, int64_t count) {
-  const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    sum = hn::MulAdd(load(d, a + i, lanes), load(d, b + i, lanes), sum);
-  });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
 // sums = factor sums + weight v
 template <typename T>
 void add(float* sums, float factor, float weight, const T* v, int64_t count) {

@@ -157,6 +157,17 @@ HWY_INLINE FloatVector fill_rest(FloatTag d, FloatVector v, size_t count, float 
   return hn::IfThenElse(hn::FirstN(d, count), v, hn::Set(d, fill));
 }
 
+/// The sum of a[i] b[i], in fp32.
+template <typename A, typename B>
+HWY_INLINE float dot(const A* a, const B* b, int64_t count) {
+  const FloatTag d;
+  auto sum = hn::Zero(d);
+  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
+    sum = hn::MulAdd(load(d, a + i, lanes), load(d, b + i, lanes), sum);
+  });
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
 } // namespace palimpsest::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
