@@ -28,8 +28,7 @@ int64_t quotient(
   if (global % divisor != 0) {
     throw UserError(
         "training.global_batch_size: {} is no multiple of {} ({}) x {} (data-parallel size) = {}, "
-        "so {} would be "
-        "{:.4g}; change one of them",
+        "so {} would be {:.4g}; change one of them",
         global,
         factor,
         factor_name,

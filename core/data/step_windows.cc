@@ -14,8 +14,7 @@ StepWindows::StepWindows(int64_t samples, int64_t global_batch_size, bool drop_l
   if (per_epoch_ == 0) {
     throw UserError(
         "training.global_batch_size: a batch of {} does not fit the {} samples, and data.drop_last "
-        "leaves an "
-        "incomplete one out; make the batch smaller or drop_last false",
+        "leaves an incomplete one out; make the batch smaller or drop_last false",
         global_batch_size,
         samples);
   }

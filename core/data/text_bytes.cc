@@ -18,8 +18,7 @@ TextBytes::TextBytes(
   if (vocabulary_size < 256) {
     throw UserError(
         "data.format: text is read as bytes, ids 0 to 255, but the model's vocabulary has {} ids; "
-        "give a "
-        "model with at least 256 or tokenize the text",
+        "give a model with at least 256 or tokenize the text",
         vocabulary_size);
   }
   int64_t bytes = 0;

@@ -59,8 +59,7 @@ void check_ids(const MappedFile& file, int64_t vocabulary_size) {
         std::find_if(ids.begin(), ids.end(), [&](Id id) { return int64_t{id} >= vocabulary_size; });
     throw UserError(
         "data.files: {}: token {} at position {} (read as uint{}) is beyond the model's vocabulary "
-        "of {} "
-        "ids; use the tokenizer that belongs to the model",
+        "of {} ids; use the tokenizer that belongs to the model",
         file.path().string(),
         *bad,
         offset / sizeof(Id) + static_cast<size_t>(bad - ids.begin()),
@@ -98,8 +97,7 @@ TokenFile::TokenFile(
   if (bytes % id_bytes_ != 0) {
     throw UserError(
         "data.files: {} has {} bytes, no multiple of the {} bytes of a uint{} token; the file is "
-        "cut off or "
-        "no token file",
+        "cut off or no token file",
         name,
         bytes,
         id_bytes_,

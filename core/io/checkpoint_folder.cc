@@ -257,8 +257,7 @@ void require_checkpoints(const fs::path& path) {
   }
   throw UserError(
       "{} is no checkpoint and holds none: it {}; give a run's output folder, or one of its "
-      "folders "
-      "step-...",
+      "folders step-...",
       path.string(),
       describe_other(path));
 }

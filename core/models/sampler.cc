@@ -33,8 +33,7 @@ size_t best_of(const std::vector<float>& scores) {
   if (!numbers || best == scores.end() || std::isinf(*best)) {
     throw EnvironmentError(
         "the model's scores for the next token are not finite: its weights are broken, or too "
-        "large "
-        "for the precision that it computes in");
+        "large for the precision that it computes in");
   }
   return static_cast<size_t>(best - scores.begin());
 }

@@ -37,8 +37,7 @@ void fill_coded(const ParamCodec& codec, const Piece& held, int64_t count, const
     if (!codec.encode(values, part)) {
       throw UserError(
           "{} has a value that is not finite or too large, so it cannot be held in {}; give "
-          "another "
-          "precision.frozen",
+          "another precision.frozen",
           held.parameter.name,
           codec.name());
     }

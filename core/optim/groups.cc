@@ -26,8 +26,7 @@ ParameterGroups::ParameterGroups(
     if (!counts && taken_earlier) {
       throw UserError(
           "optimizer.groups: \"{}\" never counts, since earlier groups match all of its "
-          "parameters; put "
-          "it before them or remove it",
+          "parameters; put it before them or remove it",
           rule.match);
     }
     if (!counts) {

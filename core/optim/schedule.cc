@@ -96,8 +96,7 @@ LearningRateSchedule::LearningRateSchedule(ScheduleSettings settings)
     if (warmup_ + decay_ > total) {
       throw UserError(
           "scheduler: a warm-up of {} steps and a decay of {} (scheduler.decay_ratio {}) exceed "
-          "the "
-          "run's {} steps; shorten one of them",
+          "the run's {} steps; shorten one of them",
           warmup_,
           decay_,
           settings_.decay_ratio,

@@ -74,8 +74,7 @@ SamplingSettings sampling(const GenerateOptions& options) {
   if (options.temperature == 0 && says) {
     throw UserError(
         "generate: --temperature 0 takes the likeliest token without a draw, so --top-k, --top-p "
-        "and "
-        "--seed mean nothing; leave them out, or give a temperature above 0");
+        "and --seed mean nothing; leave them out, or give a temperature above 0");
   }
   return {
       .temperature = options.temperature.value_or(says ? 1 : 0),
@@ -354,8 +353,7 @@ void add_generate_verb(CLI::App& program) {
           "model",
           options->model,
           "A model's folder or hub id, an adapter's folder, a checkpoint, or a run's output folder "
-          "or "
-          "config")
+          "or config")
       ->required();
   verb->add_option(
       "overrides",

@@ -179,8 +179,7 @@ std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) co
   const int64_t predicted = report.peak(TierId::kDevice);
   std::string text = fmt::format(
       "{} in {}, {:.0f} tokens/s, MFU {}; loss {:.4f} -> {:.4f}; {:.2f} % of the steps' time "
-      "waiting "
-      "for data\n"
+      "waiting for data\n"
       "peak: {} measured, {} predicted ({:+.1f} %); process {} resident, {} of it before the run "
       "and {} not tracked\n",
       counted(done_, "step"),

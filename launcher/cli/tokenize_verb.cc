@@ -104,8 +104,7 @@ void run(TokenizeOptions options) {
   if (options.tokenizer.empty()) {
     throw UserError(
         "tokenize: --tokenizer is missing: the folder of the model whose tokens to make (or "
-        "--train "
-        "for a new tokenizer)");
+        "--train for a new tokenizer)");
   }
   options.tokens.tokenizer = options.tokenizer;
   options.tokens.output = options.output;

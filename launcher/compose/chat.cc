@@ -50,8 +50,7 @@ GenerationResult Chat::reply(const std::string& message, const GenerationCallbac
   if (generator_.room(request) < 1) {
     throw UserError(
         "the conversation has {} tokens, and the model has {} positions for it and the reply; "
-        "begin a "
-        "new one",
+        "begin a new one",
         request.prompt.size(),
         max_positions_);
   }

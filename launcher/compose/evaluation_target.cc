@@ -66,8 +66,7 @@ RunConfig config_of_model(const EvalOptions& options) {
   if (fs::exists(fs::path(options.target) / kAdapterFile)) {
     throw UserError(
         "eval: {0} holds adapters alone; name their model, with lora.adapter={0}, or a run's "
-        "config "
-        "with --model {0}",
+        "config with --model {0}",
         options.target);
   }
   if (options.data.empty()) {

@@ -123,8 +123,7 @@ class Finder {
     if (!has_model && checkpoints.empty()) {
       throw UserError(
           "generate: {}{} holds neither a model nor a checkpoint; give a model's folder or hub id, "
-          "an "
-          "adapter's folder, a checkpoint, or a run's output folder or config",
+          "an adapter's folder, a checkpoint, or a run's output folder or config",
           model,
           run ? fmt::format(" writes to {}, which", output.string()) : "");
     }
@@ -178,8 +177,7 @@ class Finder {
     if (!cached) {
       throw UserError(
           "{}: base_model_name_or_path is {}, which is neither a model's folder nor a model's id "
-          "in "
-          "the local hub cache; correct it",
+          "in the local hub cache; correct it",
           file.string(),
           quote(name));
     }

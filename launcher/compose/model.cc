@@ -204,8 +204,7 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   if (config.precision().has_frozen() && !holds_frozen_weights(chain_, settings_.mlp.frozen)) {
     throw UserError(
         "precision.frozen is {}, but all linear weights of the layers are trained; freeze some "
-        "with "
-        "training.freeze, train adapters with lora, or leave it out",
+        "with training.freeze, train adapters with lora, or leave it out",
         config.precision().frozen());
   }
 }

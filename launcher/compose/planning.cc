@@ -231,8 +231,7 @@ void PlanBook::refuse(const Job& job, const StepChoice& least) const {
   const int64_t enough = budget_for(least.cost.peak, job, already_held_);
   throw UserError(
       "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least by "
-      "{}: "
-      "{}; {}",
+      "{}: {}; {}",
       format_bytes(*budget_),
       format_bytes(enough),
       enough,

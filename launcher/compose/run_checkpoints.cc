@@ -179,8 +179,7 @@ TrainingPosition RunCheckpoints::load(const RunParts& parts) {
     throw UserError(
         "training.global_batch_size: the {} steps of {} took {} samples, with this batch they "
         "would have taken {}, so that samples would be left out or come twice; keep the batch, or "
-        "start "
-        "anew in another output folder",
+        "start anew in another output folder",
         info.step(),
         start_.checkpoint->string(),
         info.data().consumed(),

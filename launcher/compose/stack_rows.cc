@@ -130,8 +130,7 @@ StackRun row(std::string name, const Stacked& stacked) {
   if (stacked.global % stacked.ranks != 0) {
     throw UserError(
         "stack: --ranks: the global batch of {} samples cannot be shared by {} ranks; give a "
-        "number "
-        "that divides it",
+        "number that divides it",
         stacked.global,
         stacked.ranks);
   }

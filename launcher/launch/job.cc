@@ -120,8 +120,7 @@ class Job {
     if (stop_signal_ == 0) {
       stop_signal_ = signal;
       say("{}: asked all ranks to save and end, for which they have {} s; a second signal ends "
-          "them "
-          "at once",
+          "them at once",
           strsignal(signal),
           options_.grace.count());
       ranks_->signal(SIGTERM);
@@ -208,8 +207,7 @@ class Job {
       throw Error(
           fmt::format(
               "{} {} did not end within {} s of the request to stop and {} killed; give more "
-              "time "
-              "with --grace",
+              "time with --grace",
               late_.size() == 1 ? "rank" : "ranks",
               fmt::join(late_, ", "),
               options_.grace.count(),
@@ -318,8 +316,7 @@ void run_job(const LaunchPlan& plan, const LaunchOptions& options, Environment e
     if (plan.is_remote(rank)) {
       throw UserError(
           "host {}: launch starts ranks on this host ({}) alone; start them there with mpirun, "
-          "srun "
-          "or torchrun (palimpsest launch --dry-run shows the plan)",
+          "srun or torchrun (palimpsest launch --dry-run shows the plan)",
           rank.host,
           plan.this_host);
     }

@@ -73,8 +73,7 @@ double saving(const ModelCost& model, int layer, TapeMode kept) {
   if (!(seconds > 0)) {
     throw UserError(
         "activation_checkpointing.count: layer {} has no measured seconds to rank it by; profile "
-        "the "
-        "model first, or name layers with recompute",
+        "the model first, or name layers with recompute",
         model.layers[static_cast<size_t>(layer)].name);
   }
   return static_cast<double>(bytes) / seconds;

@@ -174,8 +174,7 @@ void finish(Request& request, std::chrono::milliseconds timeout) {
     if (Clock::now() > deadline) {
       throw EnvironmentError(
           "the ranks did not meet over MPI within {} s; parallel.startup_timeout sets how long "
-          "they "
-          "are waited for",
+          "they are waited for",
           seconds(timeout));
     }
     std::this_thread::yield();

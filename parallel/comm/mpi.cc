@@ -105,8 +105,7 @@ class Session {
     if (provided < MPI_THREAD_MULTIPLE) {
       throw EnvironmentError(
           "this MPI library does not allow calls from several threads (MPI_THREAD_MULTIPLE): "
-          "choose "
-          "backend gloo, or another build of MPI");
+          "choose backend gloo, or another build of MPI");
     }
     must(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     half_ops_ = make_ops<at::kHalf>();

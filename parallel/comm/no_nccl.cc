@@ -16,8 +16,7 @@ std::shared_ptr<Engine> nccl_engine(
     int /*device*/) {
   throw UserError(
       "this program was built without NCCL: choose backend gloo or mpi, or build with the cuda "
-      "preset "
-      "where NCCL's headers are installed");
+      "preset where NCCL's headers are installed");
 }
 
 } // namespace palimpsest

@@ -88,8 +88,7 @@ int listen_at(const MeetingPoint& point) {
   if (error == EADDRINUSE) {
     throw UserError(
         "port {} of {} is in use by another program or job: give each job a port of its own, or "
-        "none "
-        "and a free one is taken",
+        "none and a free one is taken",
         point.port,
         point.address);
   }

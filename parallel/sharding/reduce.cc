@@ -20,8 +20,7 @@ void check_order(const MicroBatchRange& mbs, int unit, int reduced, const Job& j
   if (job.reproducible() && mbs != MicroBatchRange{reduced, reduced + 1}) {
     throw UserError(
         "reproducible: the pipeline's schedule adds micro-batches [{}, {}) of {} together or "
-        "before "
-        "earlier ones; use pipeline.schedule: 1f1b",
+        "before earlier ones; use pipeline.schedule: 1f1b",
         mbs.begin,
         mbs.end,
         job.model().units[static_cast<size_t>(unit)].name);

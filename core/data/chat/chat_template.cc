@@ -115,8 +115,7 @@ class StyledTemplate final : public ChatTemplate {
     if (tokens.eos.empty() && style_.assistant.after.ends_with("{eos}")) {
       throw UserError(
           "data.chat_template: {} ends turns with the end-of-sequence token, and the tokenizer "
-          "names "
-          "none; set eos_token in its tokenizer_config.json",
+          "names none; set eos_token in its tokenizer_config.json",
           style_.name);
     }
     for (std::string* text : {&style_.start, &style_.user.before, &style_.assistant.after}) {

@@ -64,8 +64,7 @@ RenderedChat JinjaTemplate::render(const Conversation& conversation, size_t firs
       throw UserError(
           "the chat template renders what stands before message {}, or the message itself, "
           "differently once others follow, so its targets cannot be told; use data.loss_on: last "
-          "or "
-          "all, or another data.chat_template",
+          "or all, or another data.chat_template",
           turns[i] + 1);
     }
     // A prompt may open the turn with more than the turn then has.
