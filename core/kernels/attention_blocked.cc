@@ -7,8 +7,7 @@
 #include <palimpsest/core/kernels/attention_blocked.h>
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/simd-inl.h>
-
-#include <hwy/contrib/math/math-inl.h>
+#include <palimpsest/core/kernels/softmax-inl.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -134,29 +133,6 @@ void multiply(float* values, const float* factors, int64_t count) {
   for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
     store(d, hn::Mul(load(d, values + i, lanes), load(d, factors + i, lanes)), values + i, lanes);
   });
-}
-
-float largest(const float* values, int64_t count) {
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  const FloatTag d;
-  auto top = hn::Set(d, kLowest);
-  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    top = hn::Max(top, fill_rest(d, load(d, values + i, lanes), lanes, kLowest));
-  });
-  return hn::GetLane(hn::MaxOfLanes(d, top));
-}
-
-// values = exp(values * scale - shift) in place; returns their sum.
-float exponentials(float* values, int64_t count, float scale, float shift) {
-  const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    const auto e =
-        hn::Exp(d, hn::MulSub(load(d, values + i, lanes), hn::Set(d, scale), hn::Set(d, shift)));
-    store(d, e, values + i, lanes);
-    sum = hn::Add(sum, fill_rest(d, e, lanes, 0.0F));
-  });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 /// Keys [begin, end) of a tile.

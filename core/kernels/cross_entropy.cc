@@ -7,30 +7,17 @@
 #include <palimpsest/core/kernels/cross_entropy.h>
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/simd-inl.h>
-
-#include <hwy/contrib/math/math-inl.h>
+#include <palimpsest/core/kernels/softmax-inl.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/log_softmax.h>
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::kernels::HWY_NAMESPACE {
-
-template <typename T>
-float row_max(const T* row, int64_t width) {
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  const FloatTag d;
-  auto top = hn::Set(d, kLowest);
-  for_each_vector(width, [&](int64_t i, size_t count) HWY_ATTR {
-    top = hn::Max(top, fill_rest(d, load(d, row + i, count), count, kLowest));
-  });
-  return hn::GetLane(hn::MaxOfLanes(d, top));
-}
 
 // Sum of exp(row - top); sums of one block are folded in double.
 template <typename T>
@@ -84,7 +71,7 @@ void cross_entropy_fast(
           }
           continue;
         }
-        const float top = row_max(row, width);
+        const float top = largest(row, width);
         const double sum = sum_of_exponentials(row, width, top);
         losses[r] = std::log(sum) + top - static_cast<double>(row[label]);
         if (scale != nullptr) {

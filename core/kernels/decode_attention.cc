@@ -8,8 +8,7 @@
 #include <palimpsest/core/kernels/decode_attention.h>
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/simd-inl.h>
-
-#include <hwy/contrib/math/math-inl.h>
+#include <palimpsest/core/kernels/softmax-inl.h>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -42,18 +41,6 @@ void add(float* sums, float factor, float weight, const T* v, int64_t count) {
   });
 }
 
-// values = exp(values - shift); returns their sum.
-float exponentials(float* values, int64_t count, float shift) {
-  const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(count, [&](int64_t i, size_t lanes) HWY_ATTR {
-    const auto e = hn::Exp(d, hn::Sub(load(d, values + i, lanes), hn::Set(d, shift)));
-    store(d, e, values + i, lanes);
-    sum = hn::Add(sum, fill_rest(d, e, lanes, 0.0F));
-  });
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
 /// One query head's share of a chunk: the largest score, the sum of exponentials relative to it,
 /// and the values weighted by them; in one row of fp32.
 struct Partial {
@@ -84,7 +71,7 @@ void attend_chunk(
     scores[j] = scale * dot(q, keys + (chunk.first + j) * seen.k.stride(0), width);
   }
   out.maximum() = *std::max_element(scores.begin(), scores.begin() + chunk.count);
-  out.sum() = exponentials(scores.data(), chunk.count, out.maximum());
+  out.sum() = exponentials(scores.data(), chunk.count, 1.0F, out.maximum());
   std::fill_n(out.values(), width, 0.0F);
   for (int64_t j = 0; j < chunk.count; ++j) {
     add(out.values(), 1.0F, scores[j], values + (chunk.first + j) * seen.v.stride(0), width);

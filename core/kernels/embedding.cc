@@ -38,59 +38,62 @@ double rounded(double scale, at::ScalarType dtype) {
   return at::scalar_tensor(scale, at::TensorOptions(dtype)).item<double>();
 }
 
-// A thread owns columns and walks through all ids, so rows that repeat need no care and the work is
-// even.
+constexpr int64_t kColumns = 64;
+
+/// A row of dy for each id, to be added to that id's row.
 template <typename T>
-void add_rows(
-    const at::Tensor& ids,
-    const at::Tensor& dy,
-    const at::Tensor& grad_weight,
-    float scale) {
-  constexpr int64_t kColumns = 64;
-  const int64_t width = dy.size(1);
-  const int64_t* id_of = ids.const_data_ptr<int64_t>();
-  const T* source = dy.const_data_ptr<T>();
-  float* sums = grad_weight.data_ptr<float>();
-  at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kColumns;
-    const int64_t last = std::min(end * kColumns, width);
-    for (int64_t n = 0; n < ids.numel(); ++n) {
-      float* target = sums + id_of[n] * width;
-      for (int64_t c = first; c < last; ++c) {
-        target[c] += scale * static_cast<float>(source[n * width + c]);
-      }
+struct IdRows {
+  IdRows(const at::Tensor& ids, const at::Tensor& dy)
+      : ids(ids.const_data_ptr<int64_t>()), count(ids.numel()), data(dy.const_data_ptr<T>()),
+        width(dy.size(1)) {}
+  const int64_t* ids;
+  int64_t count;
+  const T* data;
+  int64_t width;
+
+  /// A thread owns columns and walks through all ids, so rows that repeat need no care and the work
+  /// is even. f(first, last) of its columns, which begin at a multiple of kColumns.
+  template <typename F>
+  void for_columns(const F& f) const {
+    at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
+      f(begin * kColumns, std::min(end * kColumns, width));
+    });
+  }
+};
+
+template <typename T>
+void add_scaled(float* sums, const T* row, float scale, int64_t columns) {
+  for (int64_t c = 0; c < columns; ++c) {
+    sums[c] += scale * static_cast<float>(row[c]);
+  }
+}
+
+template <typename T>
+void add_rows(const IdRows<T>& rows, float scale, float* sums) {
+  rows.for_columns([&](int64_t first, int64_t last) {
+    for (int64_t n = 0; n < rows.count; ++n) {
+      float* target = sums + rows.ids[n] * rows.width + first;
+      add_scaled(target, rows.data + n * rows.width + first, scale, last - first);
     }
   });
 }
 
 // The same into bf16: a row's sum over all its ids in fp32, rounded once with what it held.
 template <typename T>
-void add_row_sums(
-    const at::Tensor& ids,
-    const at::Tensor& dy,
-    const at::Tensor& grad_weight,
-    float scale) {
-  constexpr int64_t kColumns = 64;
-  const int64_t width = dy.size(1);
-  const int64_t* id_of = ids.const_data_ptr<int64_t>();
-  std::vector<int64_t> order(static_cast<size_t>(ids.numel())); // by id, then by place
+void add_row_sums(const IdRows<T>& rows, float scale, at::BFloat16* gradient) {
+  std::vector<int64_t> order(static_cast<size_t>(rows.count)); // by id, then by place
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int64_t n) { return id_of[n]; });
-  const T* source = dy.const_data_ptr<T>();
-  auto* gradient = grad_weight.data_ptr<at::BFloat16>();
-  at::parallel_for(0, (width + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t first = begin * kColumns; first < std::min(end * kColumns, width);
-         first += kColumns) {
-      const int64_t columns = std::min(kColumns, width - first);
+  std::ranges::stable_sort(order, {}, [&](int64_t n) { return rows.ids[n]; });
+  rows.for_columns([&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kColumns) {
+      const int64_t columns = std::min(kColumns, end - first);
       for (auto place = order.begin(); place != order.end();) {
-        const int64_t id = id_of[*place];
+        const int64_t id = rows.ids[*place];
         std::array<float, kColumns> sums{};
-        for (; place != order.end() && id_of[*place] == id; ++place) {
-          for (int64_t c = 0; c < columns; ++c) {
-            sums[c] += scale * static_cast<float>(source[*place * width + first + c]);
-          }
+        for (; place != order.end() && rows.ids[*place] == id; ++place) {
+          add_scaled(sums.data(), rows.data + *place * rows.width + first, scale, columns);
         }
-        at::BFloat16* target = gradient + id * width + first;
+        at::BFloat16* target = gradient + id * rows.width + first;
         for (int64_t c = 0; c < columns; ++c) {
           target[c] = static_cast<float>(target[c]) + sums[c];
         }
@@ -126,9 +129,16 @@ void embedding_backward(
   const at::ScalarType into = grad_weight.scalar_type();
   if (dy.is_cpu() && is_fast_dtype(dy.scalar_type()) && grad_weight.is_contiguous() &&
       (into == at::kFloat || into == at::kBFloat16)) {
+    const at::Tensor own_ids = ids.contiguous();
+    const at::Tensor own_dy = dy.contiguous();
+    const auto scale_by = static_cast<float>(factor);
     with_type(dy.scalar_type(), [&](auto type) {
-      const auto add = into == at::kFloat ? add_rows<decltype(type)> : add_row_sums<decltype(type)>;
-      add(ids.contiguous(), dy.contiguous(), grad_weight, static_cast<float>(factor));
+      const IdRows<decltype(type)> rows(own_ids, own_dy);
+      if (into == at::kFloat) {
+        add_rows(rows, scale_by, grad_weight.data_ptr<float>());
+      } else {
+        add_row_sums(rows, scale_by, grad_weight.data_ptr<at::BFloat16>());
+      }
     });
     return;
   }

@@ -6,6 +6,7 @@
 
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/layer_norm.h>
+#include <palimpsest/core/kernels/norm_groups.h>
 #include <palimpsest/core/kernels/simd-inl.h>
 
 #include <ATen/Parallel.h>
@@ -149,8 +150,7 @@ void layer_norm_forward_fast(
   });
 }
 
-// Each group of rows sums its part of the parameters' gradients apart, in row order; groups are
-// then added in order. Groups depend on the number of rows alone.
+// Each group of rows adds into its own rows of `partials`.
 void layer_norm_backward_fast(
     const at::Tensor& dy,
     const at::Tensor& x,
@@ -158,10 +158,8 @@ void layer_norm_backward_fast(
     const at::Tensor& statistics,
     const at::Tensor& add_to,
     const at::Tensor& dx,
+    const RowGroups& groups,
     const at::Tensor& partials) {
-  const int64_t rows = x.size(0);
-  const int64_t groups = partials.size(0);
-  const int64_t group_rows = (rows + groups - 1) / groups;
   with_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
     const Backward<T> problem{
@@ -173,16 +171,9 @@ void layer_norm_backward_fast(
         .width = x.size(1),
         .dx = dx.data_ptr<T>()};
     float* sums = partials.size(2) > 0 ? partials.data_ptr<float>() : nullptr;
-    at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t group = begin; group < end; ++group) {
-        float* own = sums == nullptr ? nullptr : sums + 2 * group * problem.width;
-        backward_rows(
-            problem,
-            std::min(group * group_rows, rows),
-            std::min((group + 1) * group_rows, rows),
-            own,
-            own == nullptr ? nullptr : own + problem.width);
-      }
+    groups.for_each([&](int64_t group, int64_t begin, int64_t end) {
+      float* own = sums == nullptr ? nullptr : sums + 2 * group * problem.width;
+      backward_rows(problem, begin, end, own, own == nullptr ? nullptr : own + problem.width);
     });
   });
 }
@@ -211,11 +202,6 @@ void check_arguments(const at::Tensor& x, const at::Tensor& weight) {
 
 bool has_fast_path(const at::Tensor& x) {
   return x.is_cpu() && is_fast_dtype(x.scalar_type());
-}
-
-// fp32, or fp64 for fp64: what statistics are computed in.
-at::ScalarType statistics_dtype(const at::Tensor& x) {
-  return c10::promoteTypes(x.scalar_type(), at::kFloat);
 }
 
 at::Tensor normalised(const at::Tensor& x, const at::Tensor& statistics) {
@@ -305,12 +291,10 @@ at::Tensor layer_norm_backward(
     return backward_fallback(dy, x, weight, statistics, grad_weight, grad_bias, add_to);
   }
   const at::Tensor upstream = dy.contiguous();
-  const int64_t rows = x.size(0);
-  const int64_t group_rows = std::max<int64_t>(16, (rows + 63) / 64);
-  const int64_t groups = std::max<int64_t>(1, (rows + group_rows - 1) / group_rows);
+  const RowGroups groups(x.size(0));
   const bool trained = grad_weight.defined() || grad_bias.defined();
   const at::Tensor partials =
-      at::zeros({groups, 2, trained ? x.size(1) : 0}, x.options().dtype(at::kFloat));
+      at::zeros({groups.count(), 2, trained ? x.size(1) : 0}, x.options().dtype(at::kFloat));
   at::Tensor dx = at::empty_like(upstream);
   HWY_DYNAMIC_DISPATCH(layer_norm_backward_fast)
   (upstream,
@@ -319,15 +303,10 @@ at::Tensor layer_norm_backward(
    statistics,
    add_to.defined() ? add_to.contiguous() : add_to,
    dx,
+   groups,
    partials);
-  for (int64_t group = 0; trained && group < groups; ++group) {
-    if (grad_weight.defined()) {
-      grad_weight.add_(partials.select(0, group).select(0, 0));
-    }
-    if (grad_bias.defined()) {
-      grad_bias.add_(partials.select(0, group).select(0, 1));
-    }
-  }
+  add_in_order(grad_weight, partials.select(1, 0));
+  add_in_order(grad_bias, partials.select(1, 1));
   return dx;
 }
 

@@ -6,6 +6,7 @@
 
 #include <palimpsest/core/kernels/dispatch.h>
 #include <palimpsest/core/kernels/norm.h>
+#include <palimpsest/core/kernels/norm_groups.h>
 #include <palimpsest/core/kernels/simd-inl.h>
 
 #include <ATen/Parallel.h>
@@ -177,8 +178,7 @@ void rms_norm_forward_fast(
   });
 }
 
-// Each group of rows sums its part of the weight gradient apart, in row order; groups are then
-// added in order. Groups depend on the number of rows alone.
+// Each group of rows adds into its own row of `partials`.
 void rms_norm_backward_fast(
     const at::Tensor& dx,
     const at::Tensor& dy,
@@ -187,10 +187,8 @@ void rms_norm_backward_fast(
     const at::Tensor& rstd,
     const at::Tensor& add_to,
     RmsGain gain,
+    const RowGroups& groups,
     const at::Tensor& partials) {
-  const int64_t rows = rstd.numel();
-  const int64_t groups = partials.size(0);
-  const int64_t group_rows = (rows + groups - 1) / groups;
   with_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
     const RmsNormBackward<T> problem{
@@ -203,14 +201,9 @@ void rms_norm_backward_fast(
         .width = weight.size(0)};
     float* sums = partials.size(1) > 0 ? partials.data_ptr<float>() : nullptr;
     with_gain(gain, [&](auto kind) {
-      at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t group = begin; group < end; ++group) {
-          rms_norm_backward_rows<kind.value>(
-              problem,
-              std::min(group * group_rows, rows),
-              std::min((group + 1) * group_rows, rows),
-              sums == nullptr ? nullptr : sums + group * problem.width);
-        }
+      groups.for_each([&](int64_t group, int64_t begin, int64_t end) {
+        rms_norm_backward_rows<kind.value>(
+            problem, begin, end, sums == nullptr ? nullptr : sums + group * problem.width);
       });
     });
   });
@@ -253,11 +246,6 @@ void check_rows(const at::Tensor& rows, const at::Tensor& x) {
 
 bool is_rows(const at::Tensor& x) {
   return x.is_cpu() && is_fast_dtype(x.scalar_type()) && x.stride(-1) == 1;
-}
-
-// fp32, or fp64 for fp64: what statistics are computed in.
-at::ScalarType statistics_dtype(const at::Tensor& x) {
-  return c10::promoteTypes(x.scalar_type(), at::kFloat);
 }
 
 at::Tensor factor_of(const at::Tensor& weight, RmsGain gain) {
@@ -330,10 +318,9 @@ void backward_into(
     backward_fallback(dx, dy, x, weight, rstd, grad_weight, add_to, gain);
     return;
   }
-  const int64_t group_rows = std::max<int64_t>(16, (rows + 63) / 64);
-  const int64_t groups = std::max<int64_t>(1, (rows + group_rows - 1) / group_rows);
-  const at::Tensor partials =
-      at::zeros({groups, grad_weight.defined() ? x.size(-1) : 0}, x.options().dtype(at::kFloat));
+  const RowGroups groups(rows);
+  const at::Tensor partials = at::zeros(
+      {groups.count(), grad_weight.defined() ? x.size(-1) : 0}, x.options().dtype(at::kFloat));
   HWY_DYNAMIC_DISPATCH(rms_norm_backward_fast)
   (dx,
    dy,
@@ -342,12 +329,9 @@ void backward_into(
    rstd,
    add_to.defined() ? add_to.contiguous() : add_to,
    gain,
+   groups,
    partials);
-  if (grad_weight.defined()) {
-    for (int64_t group = 0; group < groups; ++group) {
-      grad_weight.add_(partials.select(0, group));
-    }
-  }
+  add_in_order(grad_weight, partials);
 }
 
 } // namespace
