@@ -48,9 +48,9 @@ struct Product {
   }
 };
 
-// kRows rows of x times kWeights rows of the weight.
+// kRows rows of x times kWeights rows of the weight, the column-th and those `apart` further each.
 template <int kRows, int kWeights, typename T>
-void dot_tile(const Product<T>& p, int64_t row, int64_t column) {
+void dot_tile(const Product<T>& p, int64_t row, int64_t column, int64_t apart) {
   const FloatTag d;
   FloatVector sums[kRows][kWeights];
   for (auto& row_sums : sums) {
@@ -60,10 +60,11 @@ void dot_tile(const Product<T>& p, int64_t row, int64_t column) {
   }
   const float* x = p.x + row * p.inner;
   const T* weight = p.weight + column * p.weight_stride;
+  const int64_t between = apart * p.weight_stride;
   for_each_vector(p.inner, [&](int64_t i, size_t lanes) HWY_ATTR {
     FloatVector weights[kWeights];
     for (int c = 0; c < kWeights; ++c) {
-      weights[c] = load(d, weight + c * p.weight_stride + i, lanes);
+      weights[c] = load(d, weight + c * between + i, lanes);
     }
     for (int r = 0; r < kRows; ++r) {
       const auto value = load(d, x + r * p.inner + i, lanes);
@@ -74,44 +75,44 @@ void dot_tile(const Product<T>& p, int64_t row, int64_t column) {
   });
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kWeights; ++c) {
-      p.write(row + r, column + c, hn::GetLane(hn::SumOfLanes(d, sums[r][c])));
+      p.write(row + r, column + c * apart, hn::GetLane(hn::SumOfLanes(d, sums[r][c])));
     }
   }
 }
 
 // All rows of x times kWeights rows of the weight, which stay in the first-level cache meanwhile.
 template <int kWeights, typename T>
-void dot_column(const Product<T>& p, int64_t column) {
+void dot_column(const Product<T>& p, int64_t column, int64_t apart) {
   int64_t row = 0;
   for (; row + kTile <= p.rows; row += kTile) {
-    dot_tile<kTile, kWeights>(p, row, column);
+    dot_tile<kTile, kWeights>(p, row, column, apart);
   }
   switch (p.rows - row) {
     case 3:
-      return dot_tile<3, kWeights>(p, row, column);
+      return dot_tile<3, kWeights>(p, row, column, apart);
     case 2:
-      return dot_tile<2, kWeights>(p, row, column);
+      return dot_tile<2, kWeights>(p, row, column, apart);
     case 1:
-      return dot_tile<1, kWeights>(p, row, column);
+      return dot_tile<1, kWeights>(p, row, column, apart);
     default:
       return;
   }
 }
 
+// The rows of a tile lie far apart, so that each thread reads four long streams: of neighbours, whose
+// streams end after a row, the memory delivers little more than half.
 template <typename T>
 void by_weight_rows(const Product<T>& p) {
-  const int64_t tiles = (p.columns + kTile - 1) / kTile;
+  const int64_t tiles = p.columns / kTile;
   const int64_t grain = std::max<int64_t>(1, (int64_t{1} << 15) / (kTile * p.inner));
   at::parallel_for(0, tiles, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t column = begin * kTile; column < std::min(end * kTile, p.columns);) {
-      if (column + kTile <= p.columns) {
-        dot_column<kTile>(p, column);
-        column += kTile;
-      } else {
-        dot_column<1>(p, column++);
-      }
+    for (int64_t column = begin; column < end; ++column) {
+      dot_column<kTile>(p, column, tiles);
     }
   });
+  for (int64_t column = tiles * kTile; column < p.columns; ++column) {
+    dot_column<1>(p, column, 1);
+  }
 }
 
 // The weight's rows are y's columns: each row of the weight is added to the sums, times a number.

@@ -2,6 +2,7 @@
 // keys and values of every sequence. Both run in turn, so that load on the machine hits them alike;
 // the time shown is a step's, "of_bound" the median time of reading over that of the step.
 
+#include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/models/generator.h>
 
@@ -68,6 +69,7 @@ void read_all(const at::Tensor& bytes) {
 
 /// Arguments: dtype (0: fp32, 1: bf16), sequences, tokens of each.
 void BM_Step(benchmark::State& state) {
+  install_cpu_allocator(); // memory as the program has it
   const auto dtype = state.range(0) == 0 ? at::kFloat : at::kBFloat16;
   const int64_t sequences = state.range(1);
   const int64_t tokens = state.range(2);

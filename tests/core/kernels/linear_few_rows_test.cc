@@ -15,7 +15,7 @@ PALIMPSEST_EACH_DTYPE(FewRowsTest);
 struct Shape {
   int64_t k, n;
 };
-constexpr std::array<Shape, 4> kShapes{{{1, 1}, {7, 259}, {67, 5}, {512, 1029}}};
+constexpr std::array<Shape, 5> kShapes{{{1, 1}, {7, 259}, {67, 5}, {117, 6}, {512, 1029}}};
 
 TEST_P(FewRowsTest, IsTheProductPlusBiasPlusResidual) {
   const auto dtype = GetParam();
