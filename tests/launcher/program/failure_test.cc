@@ -1,11 +1,13 @@
 // Ranks that die or hang, requests to stop, and what goes on from there.
 
+#include <palimpsest/core/io/safetensors.h>
 #include <palimpsest/launcher/launch/stop_request.h>
 #include <palimpsest/tests/launcher/program/program_testing.h>
 
 #include <gmock/gmock.h>
 
 #include <random>
+#include <span>
 
 namespace palimpsest {
 namespace {
@@ -59,6 +61,99 @@ TEST_F(Failure, ASignalToOneRankAloneStopsAll) {
   EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << err();
   const std::string last = std::to_string(metrics().size());
   EXPECT_THAT(out(), HasSubstr("stopped after step " + last));
+}
+
+// In a long evaluation it is not lost: all stop behind it, after the step that was done.
+TEST_F(Failure, ASignalToOneRankInAnEvaluationStopsAllAfterIt) {
+  std::ofstream(folder_ / "text.txt") << std::string(2000, 'a');
+  std::ofstream(folder_ / "held-out.txt") << std::string(400'000, 'b');
+  std::ofstream(folder_ / "run.yaml")
+      << "model: {family: llama, vocab_size: 256, hidden_size: 16, num_hidden_layers: 1, "
+         "num_attention_heads: 2, intermediate_size: 32}\n"
+      << "data: {files: [" << (folder_ / "text.txt").string() << "], format: text, "
+      << "sequence_length: 64, validation: {files: [" << (folder_ / "held-out.txt").string()
+      << "]}}\n"
+      << "training: {steps: 8, global_batch_size: 2, micro_batch_size: 1, threads: 1}\n"
+      << "optimizer: {learning_rate: 1e-3}\n"
+      << "evaluation: {every: 1}\n";
+  const pid_t process = train(Starter::kVariables, 2, (folder_ / "run.yaml").string());
+  ASSERT_TRUE(testing::eventually(kPatience, [&] { return metrics().size() == 1; })) << err();
+  kill(rank_process(1), SIGTERM);
+  EXPECT_EQ(metrics().size(), 1U) << "the signal came too late";
+  EXPECT_EQ(wait_for(process, kPatience), kStoppedExitCode) << out() << err();
+  EXPECT_THAT(out(), HasSubstr("stopped after step 1"));
+  const auto records = metrics();
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_TRUE(records[1].contains("eval_loss"));
+  EXPECT_TRUE(std::filesystem::exists(output() / "step-00000001"));
+}
+
+// The samples of the fifth step are numbers 16 to 19, of which 18 is rank 2's: all end there
+// with the same words, and the two steps before it stay saved.
+TEST_F(Failure, ANumberThatIsNotFiniteOnOneRankEndsAllAtItsStep) {
+  SafetensorsWriter writer(
+      folder_ / "data.safetensors",
+      {{"inputs", StoredDtype::F32, {32, 3}}, {"targets", StoredDtype::F32, {32, 1}}});
+  for (const StoredTensor& tensor : writer.tensors()) {
+    std::vector<float> numbers(static_cast<size_t>(tensor.elements()), 0.5F);
+    if (tensor.name == "inputs") {
+      numbers[3 * 18] = 3e38F; // overflows in the model
+    }
+    writer.write(tensor.name, std::as_bytes(std::span(numbers)));
+  }
+  writer.commit();
+  std::ofstream(folder_ / "run.yaml")
+      << "model: {family: mlp, input_size: 3, output_size: 1, hidden_size: 5, "
+         "num_hidden_layers: 2}\n"
+      << "data: {files: [" << (folder_ / "data.safetensors").string() << "], shuffle: false}\n"
+      << "training: {steps: 8, global_batch_size: 4, micro_batch_size: 1, threads: 1, "
+         "max_skipped_steps: 0}\n"
+      << "optimizer: {learning_rate: 1e-3}\n"
+      << "checkpoint: {save_every: 1, keep_last: 2}\n";
+  const pid_t process = train(Starter::kLaunchWithoutMpirun, 4, (folder_ / "run.yaml").string());
+  ASSERT_TRUE(testing::eventually(kPatience, [&] { return metrics().size() >= 4; })) << err();
+  EXPECT_EQ(wait_for(process, 10s), 1);
+  EXPECT_TRUE(all_gone(5s));
+  EXPECT_THAT(err(), HasSubstr("step 5: "));
+  EXPECT_EQ(err().find("step 5: "), err().rfind("step 5: ")) << err();
+  for (int step = 1; step <= 5; ++step) {
+    const bool kept = std::filesystem::exists(output() / ("step-0000000" + std::to_string(step)));
+    EXPECT_EQ(kept, step == 3 || step == 4) << step;
+  }
+}
+
+// Long work before the first step is waited for however short the time for an operation is, here
+// records that one rank alone is slow to read.
+TEST_F(Failure, ASlowReaderIsWaitedFor) {
+  const auto delay = 2500ms;
+  std::ofstream(folder_ / "records.jsonl") << "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
+                                           << "{\"prompt\": \"c\", \"completion\": \"d\"}\n";
+  std::ofstream(folder_ / "run.yaml")
+      << "model: {family: llama, vocab_size: 512, hidden_size: 16, num_hidden_layers: 1, "
+         "num_attention_heads: 2, intermediate_size: 32}\n"
+      << "data: {files: [" << (folder_ / "records.jsonl").string()
+      << "], format: prompt_completion, tokenizer: " << PALIMPSEST_TEST_DATA
+      << "/tokenizers/qwen2-512, sequence_length: 8}\n"
+      << "training: {steps: 1, global_batch_size: 2, micro_batch_size: 1, threads: 1}\n"
+      << "optimizer: {learning_rate: 1e-3}\n"
+      << "parallel: {timeout: 1}\n";
+  for (const int slow : {0, 1}) {
+    std::filesystem::remove_all(output());
+    const auto begin = std::chrono::steady_clock::now();
+    const pid_t process = train(
+        Starter::kLaunchWithoutMpirun,
+        2,
+        (folder_ / "run.yaml").string(),
+        {},
+        {{"LD_PRELOAD", PALIMPSEST_SLOW_DISK},
+         {"PALIMPSEST_SLOW_RANK", std::to_string(slow)},
+         {"PALIMPSEST_SLOW_FILE", "records.jsonl"},
+         {"PALIMPSEST_SLOW_MILLISECONDS", std::to_string(delay.count())},
+         {"ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0"}});
+    EXPECT_EQ(wait_for(process, kPatience), 0) << "rank " << slow << out() << err();
+    EXPECT_GT(std::chrono::steady_clock::now() - begin, delay);
+    EXPECT_EQ(metrics().size(), 1U);
+  }
 }
 
 TEST_F(Failure, AKilledLauncherTakesItsRanksAlong) {

@@ -124,6 +124,19 @@ TEST_F(Saves, ARequestToStopLetsTheSaveEnd) {
   }
 }
 
+// The others learn of it at the end of the step that is being saved.
+TEST_F(Saves, ARequestToOneRankAloneLetsTheSaveOfAllEnd) {
+  const Starter starter = Starter::kVariables;
+  const pid_t process = start_saving(starter, kFirstSave, 1000ms);
+  kill(rank_process(1), SIGTERM);
+  EXPECT_TRUE(is_saving(kFirstSave)) << "the signal came too late";
+  EXPECT_EQ(wait_for(process, 20s), kStoppedExitCode) << out() << err();
+  EXPECT_TRUE(all_gone(5s));
+  EXPECT_TRUE(has_saved(kFirstSave));
+  EXPECT_EQ(metrics().size(), kFirstSave);
+  expect_it_goes_on(Starter::kLaunchWithoutMpirun);
+}
+
 // A second signal to launch, or mpirun's way with SIGTERM: two seconds, then the ranks are killed.
 TEST_F(Saves, AJobThatIsEndedInASaveLeavesTheCheckpointBefore) {
   std::vector<Starter> starters = {Starter::kLaunch};

@@ -1,10 +1,13 @@
-// A slow disk on demand, to preload into the program: in each save of the rank that
-// PALIMPSEST_SLOW_RANK names, the fsync of its last file takes PALIMPSEST_SLOW_MILLISECONDS more.
+// A slow disk on demand, to preload into the program: on the rank that PALIMPSEST_SLOW_RANK names, the
+// fsync of the last file of each save takes PALIMPSEST_SLOW_MILLISECONDS more, or, where
+// PALIMPSEST_SLOW_FILE is given, opening files of that name.
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdarg>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -29,6 +32,11 @@ bool is_slow_rank() {
   return false;
 }
 
+void be_slow() {
+  const int delay = std::atoi(variable("PALIMPSEST_SLOW_MILLISECONDS"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(delay));
+}
+
 bool ends_a_save(int fd) {
   std::error_code error;
   const std::string path =
@@ -41,9 +49,20 @@ bool ends_a_save(int fd) {
 } // namespace
 
 extern "C" int fsync(int fd) {
-  if (is_slow_rank() && ends_a_save(fd)) {
-    const int delay = std::atoi(variable("PALIMPSEST_SLOW_MILLISECONDS"));
-    std::this_thread::sleep_for(std::chrono::milliseconds(delay));
+  if (std::getenv("PALIMPSEST_SLOW_FILE") == nullptr && is_slow_rank() && ends_a_save(fd)) {
+    be_slow();
   }
   return static_cast<int>(syscall(SYS_fsync, fd));
+}
+
+extern "C" int open(const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const unsigned mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, unsigned) : 0;
+  va_end(more);
+  const std::string_view file = variable("PALIMPSEST_SLOW_FILE");
+  if (!file.empty() && std::string_view(path).ends_with(file) && is_slow_rank()) {
+    be_slow();
+  }
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, mode));
 }
