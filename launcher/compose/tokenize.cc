@@ -264,9 +264,10 @@ TrainTokenizerSummary train_tokenizer(
     summary.notes.push_back(fmt::format(
         "{} words of more than {} bytes are left out", all.long_words(), WordCounts::kLongestWord));
   }
-  const TrainedBpe bpe = train_bpe(all, tokens, [&](int64_t made) {
+  const auto merged = [&](int64_t made) {
     report(1 + static_cast<double>(made) / static_cast<double>(tokens), made);
-  });
+  };
+  const TrainedBpe bpe = train_bpe(all, tokens, merged, special);
   write_tokenizer(bpe, settings.special, settings.output);
   return summary;
 }

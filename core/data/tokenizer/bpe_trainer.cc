@@ -38,7 +38,7 @@ std::array<uint8_t, 256> bytes_by_character() {
 
 class Trainer {
  public:
-  explicit Trainer(const WordCounts& counts) {
+  Trainer(const WordCounts& counts, int64_t special) : special_(special) {
     trained_.rule = counts.rule();
     std::array<int32_t, 256> ids{};
     for (const uint8_t byte : bytes_by_character()) {
@@ -124,12 +124,13 @@ class Trainer {
         candidates_.push({count, best.pair});
       }
     }
+    const int64_t most = std::ssize(trained_.tokens) + special_;
     throw UserError(
         "the text gives {} tokens, not {}: no further pair occurs twice; give at most {}, or more "
         "text",
-        trained_.tokens.size(),
-        tokens,
-        trained_.tokens.size());
+        most,
+        tokens + special_,
+        most);
   }
 
   int32_t token_of(Pair pair) {
@@ -188,6 +189,7 @@ class Trainer {
     grown_.push_back(grown);
   }
 
+  int64_t special_;
   TrainedBpe trained_;
   std::unordered_map<std::string, int32_t> ids_by_token_;
   std::vector<int32_t> symbols_;
@@ -322,10 +324,11 @@ std::vector<std::pair<std::string, int64_t>> WordCounts::sorted() const {
 TrainedBpe train_bpe(
     const WordCounts& counts,
     int64_t tokens,
-    const std::function<void(int64_t)>& progress) {
+    const std::function<void(int64_t)>& progress,
+    int64_t special) {
   constexpr int64_t kBytes = 256;
   check(tokens >= kBytes, "a vocabulary of {} tokens", tokens);
-  return Trainer(counts).run(tokens, progress);
+  return Trainer(counts, special).run(tokens, progress);
 }
 
 void write_tokenizer(

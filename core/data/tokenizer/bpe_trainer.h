@@ -70,12 +70,13 @@ struct TrainedBpe {
 };
 
 /// Merges until there are `tokens` >= 256 of them. UserError where no pair is left that occurs
-/// twice, with the number that can be had. `progress` is called with the number of tokens now and
-/// then.
+/// twice, with the number that can be had, `special` tokens that the vocabulary gets besides
+/// included. `progress` is called with the number of tokens now and then.
 TrainedBpe train_bpe(
     const WordCounts& counts,
     int64_t tokens,
-    const std::function<void(int64_t)>& progress = {});
+    const std::function<void(int64_t)>& progress = {},
+    int64_t special = 0);
 
 /// Writes tokenizer.json and tokenizer_config.json. The special tokens follow the others; the first
 /// of them, if any, ends and begins texts. UserError where one is empty, occurs twice or is a token

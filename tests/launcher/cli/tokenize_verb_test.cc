@@ -212,7 +212,9 @@ TEST_F(TokenizeVerb, RefusesWrongArguments) {
   refused({"--train", "-o", path("t")}, "--vocab-size");
   refused({"--vocab-size", "300", "-o", path("t")}, "--train");
   refused({"--train", "--vocab-size", "256", "-o", path("t")}, "give at least 257");
-  refused({"--train", "--vocab-size", "9000", "-o", path("t")}, "no further pair occurs twice");
+  refused(
+      {"--train", "--vocab-size", "9000", "-o", path("t")},
+      "not 9000: no further pair occurs twice");
   refused({"--train", "--vocab-size", "9000", "--tokenizer", "x", "-o", path("t")}, "excludes");
   refused({"--tokenizer", path("none"), "-o", path("a.bin")}, "none is no folder");
   refused({"--tokenizer", golden("gpt2-512"), "--ids", "uint8", "-o", path("a.bin")}, "--ids");

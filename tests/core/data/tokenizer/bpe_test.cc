@@ -52,6 +52,17 @@ TEST(Bpe, ReadsMergesAsTextsAndAsPairs) {
   }
 }
 
+/// A pair may hold spaces, where a text could not tell its two parts.
+TEST(Bpe, ReadsPairsOfTokensWithSpaces) {
+  const Json pairs =
+      Json::array({Json::array({" ", "b"}), Json::array({"a", " b"}), Json::array({"a", " "})});
+  const Json model{
+      {"type", "BPE"},
+      {"vocab", {{"a", 0}, {" ", 1}, {"b", 2}, {" b", 3}, {"a b", 4}, {"a ", 5}}},
+      {"merges", pairs}};
+  EXPECT_EQ(ids_of(made(model, false), "a ba a b"), (Ids{4, 5, 4}));
+}
+
 TEST(Bpe, RefusesMergesByIndex) {
   const auto refused = [](const Json& entry, const std::string& part) {
     Json model = bytes_and_two();

@@ -67,6 +67,9 @@ TEST(BpeTrainer, SaysHowManyTokensTheTextGives) {
   EXPECT_THAT(
       [] { train_bpe(counts_of(WordRule::kGpt2, "abab abab"), 1000); },
       ThrowsMessage<UserError>(HasSubstr("give at most 258, or more text")));
+  EXPECT_THAT(
+      [] { train_bpe(counts_of(WordRule::kGpt2, "abab abab"), 1000, {}, /*special=*/3); },
+      ThrowsMessage<UserError>(HasSubstr("gives 261 tokens, not 1003: ")));
 }
 
 /// What is written is read, knows its special tokens, and merges as it was trained.
