@@ -163,7 +163,7 @@ std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
   if (!encoder_) {
     encoder_ = open_text_encoder(settings_.tokenizer);
   }
-  if (!records && !encoder_) {
+  if (!records && !encoder_ && settings_.reads_bytes) {
     return std::make_unique<TextBytes>(
         group.paths, settings_.sequence_length.value(), settings_.vocabulary_size, notes_);
   }

@@ -57,6 +57,7 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
   settings.output_size = model.output_size();
   const std::string tokenizer = data.has_tokenizer() ? data.tokenizer() : config.model().path();
   settings.tokenizer = find_model(tokenizer).value_or(tokenizer).string();
+  settings.reads_bytes = !data.has_tokenizer(); // one that is named is there or is missed
   settings.chat_template = data.chat_template();
   settings.columns = columns(data.columns());
   if (data.has_loss_on()) {

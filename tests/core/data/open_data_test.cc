@@ -260,6 +260,9 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused({.files = {{chat}}}, "data.tokenizer: " + chat.string() + " needs a tokenizer");
   refused({.files = {{chat}}, .tokenizer = folder.path()}, "holds no tokenizer.json");
   refused(
+      {.files = {{text}}, .tokenizer = folder.path(), .reads_bytes = false},
+      text.string() + " needs a tokenizer, and " + folder.path().string());
+  refused(
       {.files = {{text}}, .loss_on = LossOn::kLast}, "data.loss_on is given, but no file holds");
   refused(
       {.files = {{text}}, .chat_template = "plain"}, "data.chat_template is given, but no file");
