@@ -28,9 +28,9 @@ using JinjaConversations = NeedsJinja;
 constexpr int kConversations = 11;
 
 /// Conversations of different lengths for a small decoder.
-std::string yaml(const TestFolder& folder) {
+std::string yaml(const TestFolder& folder, int count = kConversations) {
   std::string lines;
-  for (int i = 0; i < kConversations; ++i) {
+  for (int i = 0; i < count; ++i) {
     std::string question = "What is " + std::to_string(i) + " and";
     for (int word = 0; word < i * i % 13; ++word) {
       question += " " + std::to_string(word * i);
@@ -114,6 +114,29 @@ TEST(Conversations, DoNotDependOnTheRanks) {
   EXPECT_EQ(two.parameters, one.parameters);
   EXPECT_EQ(one.records.all[0].tokens, two.records.all[0].tokens);
   EXPECT_LT(one.records.all[0].tokens, 4 * 128); // padding is not counted
+}
+
+// One to five of them on four ranks, in batches of four: ranks that have none of them take part.
+TEST(Conversations, MayBeFewerThanTheRanks) {
+  for (const int count : {1, 3, 5}) {
+    const TestFolder folder;
+    const std::string config = yaml(folder, count);
+    const std::vector<std::string> overrides = {
+        "training.reproducible=true", "training.micro_batch_size=1", "training.steps=2"};
+    const Finished one = train(config, folder, overrides);
+    for (const char* more : {"parallel.zero=3", "data.packing=true"}) {
+      std::vector<std::string> shared = overrides;
+      shared.emplace_back(more);
+      const Finished four = train_on(4, config, folder, shared);
+      ASSERT_EQ(four.records.all.size(), 2) << more;
+      if (std::string(more) == "parallel.zero=3") {
+        EXPECT_EQ(four.records.losses(), one.records.losses()) << count;
+        EXPECT_EQ(four.parameters, one.parameters) << count;
+      } else {
+        EXPECT_EQ(four.records.all[0].skipped, false) << count;
+      }
+    }
+  }
 }
 
 /// The first gradients, each relative to its tensor's largest.

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <set>
 #include <span>
+#include <tuple>
 
 namespace palimpsest {
 namespace {
@@ -283,7 +284,7 @@ optimizer: {{learning_rate: 1e-2}}
 }
 
 /// Eight samples of three features, in file order; sample `bad` overflows in the model.
-std::string features_yaml(const TestFolder& folder, int bad) {
+std::string features_yaml(const TestFolder& folder, int bad, float feature = 3e38F) {
   SafetensorsWriter writer(
       folder / "data.safetensors",
       {{"inputs", StoredDtype::F32, {8, 3}}, {"targets", StoredDtype::F32, {8, 2}}});
@@ -293,7 +294,7 @@ std::string features_yaml(const TestFolder& folder, int bad) {
       numbers[index] = std::sin(static_cast<float>(index));
     }
     if (tensor.name == "inputs") {
-      numbers[static_cast<size_t>(3 * bad)] = 3e38F;
+      numbers[static_cast<size_t>(3 * bad)] = feature;
     }
     writer.write(tensor.name, std::as_bytes(std::span(numbers)));
   }
@@ -308,13 +309,21 @@ checkpoint: {{save_every: 1, keep_last: 2}}
       folder / "data.safetensors");
 }
 
-// Sample 6 is rank 2's in every second step: all ranks skip these, and nothing of it gets into the
-// parameters, the moments or the checkpoints.
+// Samples 4 to 6 are rank 0's to 2's in every second step: what overflows there makes all ranks skip
+// these steps, and nothing of it gets into the parameters, the moments or the checkpoints.
 TEST(Layouts, OneRanksOverflowSkipsTheStepOnAll) {
-  const TestFolder folder;
-  const std::string config = features_yaml(folder, 6);
-  const Finished plain = testing::train(config, folder);
-  for (const char* zero : {"parallel.zero=0", "parallel.zero=2", "parallel.zero=3"}) {
+  for (const auto& [bad, feature, zero] : std::vector<std::tuple<int, float, const char*>>{
+           {4, 3e38F, "parallel.zero=1"},
+           {4, -3e38F, "parallel.zero=0"},
+           {5, 3e38F, "parallel.zero=3"},
+           {5, -3e38F, "parallel.zero=2"},
+           {6, 3e38F, "parallel.zero=0"},
+           {6, -3e38F, "parallel.zero=2"},
+           {6, 3e38F, "parallel.zero=3"}}) {
+    SCOPED_TRACE(fmt::format("sample {}, {}", bad, feature));
+    const TestFolder folder;
+    const std::string config = features_yaml(folder, bad, feature);
+    const Finished plain = testing::train(config, folder);
     const Finished found = testing::train_on(4, config, folder, {zero});
     ASSERT_EQ(found.records.all.size(), 6U);
     for (size_t step = 0; step < 6; ++step) {

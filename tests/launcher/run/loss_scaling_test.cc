@@ -24,8 +24,8 @@ using ::testing::ThrowsMessage;
 
 /// Eight samples of three features in file order, in steps of four. The target of sample 6 is so far
 /// off that its gradient, of an error of 3000, overflows fp16 from a scale of 128 on, while the loss
-/// is finite; the others' errors are near 1.
-std::string yaml(const TestFolder& folder, const std::string& scaling) {
+/// is finite; the others' errors are near 1. `size` multiplies all numbers.
+std::string yaml(const TestFolder& folder, const std::string& scaling, float size = 1) {
   SafetensorsWriter writer(
       folder / "data.safetensors",
       {{"inputs", StoredDtype::F32, {8, 3}}, {"targets", StoredDtype::F32, {8, 2}}});
@@ -36,6 +36,9 @@ std::string yaml(const TestFolder& folder, const std::string& scaling) {
     }
     if (tensor.name == "targets") {
       numbers[12] = 3000;
+    }
+    for (float& number : numbers) {
+      number *= size;
     }
     writer.write(tensor.name, std::as_bytes(std::span(numbers)));
   }
@@ -197,6 +200,29 @@ TEST(LossScaling, ItsStateIsSaved) {
     testing::add_parameters(run, parameters);
     EXPECT_EQ(parameters, whole.parameters);
   }
+}
+
+// Six good steps from 65,536, where it doubles after each fourth: 131,072 and two more on the way.
+// Gone on with from there on two ranks, it doubles after the eighth step as if nothing had been.
+TEST(LossScaling, GrowsAcrossAResumeOfRanks) {
+  const TestFolder folder;
+  // errors so small that nothing overflows
+  const std::string config = yaml(folder, "{initial: 65536, growth_interval: 4}", 1e-6F);
+  const std::vector<std::string> settings = {"training.steps=10", "parallel.zero=2"};
+  const std::vector<double> expected = {
+      65536, 65536, 65536, 65536, 131072, 131072, 131072, 131072, 262144, 262144};
+  const Finished whole = testing::train_on(2, config, folder, settings);
+  EXPECT_EQ(scales(whole), expected);
+  EXPECT_EQ(skipped(whole), std::vector<bool>(10, false));
+  for (int step = 7; step <= 10; ++step) {
+    std::filesystem::remove_all(folder / fmt::format("run/step-{:08}", step));
+  }
+  const auto saved = CheckpointReader(folder / "run/step-00000006").info().numbers();
+  EXPECT_EQ(saved.at("scaler.scale"), 131072);
+  EXPECT_EQ(saved.at("scaler.good_steps"), 2);
+  const Finished rest = testing::train_on(2, config, folder, settings, /*anew=*/false);
+  EXPECT_EQ(scales(rest), std::vector<double>(expected.begin() + 6, expected.end()));
+  EXPECT_EQ(rest.parameters, whole.parameters);
 }
 
 TEST(LossScaling, IsInTheMetrics) {

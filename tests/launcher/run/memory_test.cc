@@ -2,7 +2,8 @@
 
 #include <palimpsest/core/device/rss.h>
 #include <palimpsest/memory/track/tracker.h>
-#include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/core/data/tensors.h>
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
 
 #include <fmt/format.h>
 
@@ -106,6 +107,40 @@ TEST(PlannedMemory, WhatIsNotTrackedIsBounded) {
   const Finished finished = testing::train(yaml(folder), folder);
   const int64_t tracked = finished.records.all.back().peak_device_bytes;
   EXPECT_LE(peak_rss() - before - tracked, int64_t{96} << 20);
+}
+
+// Five million parameters with Adam's states on two ranks: making them takes no more than training.
+TEST(PlannedMemory, StatesAreMadeWithinTheMemoryOfASteadyStep) {
+  const TestFolder folder;
+  const std::vector<float> numbers(8, 1);
+  std::ofstream(folder / "data.safetensors", std::ios::binary) << safetensors_text(
+      {test_tensor("inputs", "F32", {4, 2}, numbers),
+       test_tensor("targets", "F32", {4, 2}, numbers)});
+  const std::string config = fmt::format(
+      R"(model: {{family: mlp, input_size: 2, output_size: 2, hidden_size: 1000, num_hidden_layers: 6}}
+data: {{files: [{}]}}
+training: {{steps: 5, global_batch_size: 2, micro_batch_size: 1, threads: 1}}
+optimizer: {{learning_rate: 1e-3}}
+)",
+      folder / "data.safetensors");
+  for (const int zero : {1, 2, 3}) {
+    std::filesystem::remove_all(folder / "run");
+    testing::on_ranks(2, [&](Communicator& world, MemoryContext&) {
+      Ranks ranks(world, {.ranks = 2, .threads = 1});
+      palimpsest::Run run(
+          testing::run_config(config, folder, {fmt::format("parallel.zero={}", zero)}), ranks);
+      run.memory().reset_peaks();
+      const int64_t before = run.memory().total().live;
+      run.prepare();
+      const auto made = static_cast<double>(run.memory().total().peak - before);
+      // Halves of two moments, and of parameters where they are shared too.
+      EXPECT_GT(made, 4 * 4.9e6 * (zero == 3 ? 1.5 : 2));
+      testing::Records records;
+      run.train({&records});
+      const auto steady = static_cast<double>(records.all.back().peak_device_bytes - before);
+      EXPECT_LE(made, 1.1 * steady) << "zero " << zero;
+    });
+  }
 }
 
 TEST(PlannedMemory, EveryOperationStaysWithinThePlan) {

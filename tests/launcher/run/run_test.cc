@@ -5,7 +5,7 @@
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/plan/closed_forms.h>
 #include <palimpsest/tests/core/data/tensors.h>
-#include <palimpsest/tests/launcher/run/run_testing.h>
+#include <palimpsest/tests/launcher/run/ranks_testing.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -163,25 +163,28 @@ TEST(Run, TheLastIncompleteBatchIsLeftOutOnRequest) {
 }
 
 // Peak 1e-3 after a warm-up of 10 steps: 5e-4 after five updates, the peak after ten, and the floor
-// of a cosine after the last, however many micro-batches a step has.
-TEST(Run, TheRateFollowsOptimizerStepsForAnyAccumulation) {
+// of a cosine after the last, however many micro-batches a step has, on however many ranks.
+TEST(Run, TheRateFollowsOptimizerStepsForAnyAccumulationAndRanks) {
   const TestFolder folder;
   const std::string config = yaml(folder, 8);
   std::vector<std::vector<double>> columns;
-  for (const char* accumulation : {"1", "4"}) {
-    const Finished finished = testing::train(
-        config,
-        folder,
-        {std::string("training.gradient_accumulation_steps=") + accumulation,
-         "training.micro_batch_size=1",
-         "training.steps=20",
-         "scheduler={name: cosine, warmup_steps: 10, min_ratio: 0.1}"});
-    columns.emplace_back();
-    for (const StepRecord& record : finished.records.all) {
-      columns.back().push_back(record.learning_rate);
+  for (const int ranks : {1, 2}) {
+    for (const char* accumulation : {"1", "4"}) {
+      const Finished finished = testing::train_on(
+          ranks,
+          config,
+          folder,
+          {std::string("training.gradient_accumulation_steps=") + accumulation,
+           "training.micro_batch_size=1",
+           "training.steps=20",
+           "scheduler={name: cosine, warmup_steps: 10, min_ratio: 0.1}"});
+      columns.emplace_back();
+      for (const StepRecord& record : finished.records.all) {
+        columns.back().push_back(record.learning_rate);
+      }
+      EXPECT_EQ(columns.back(), columns.front()) << ranks << " ranks, " << accumulation;
     }
   }
-  EXPECT_EQ(columns[0], columns[1]);
   ASSERT_EQ(columns[0].size(), 20U);
   EXPECT_EQ(columns[0][0], 0);
   EXPECT_DOUBLE_EQ(columns[0][5], 5e-4);
