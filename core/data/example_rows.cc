@@ -2,8 +2,8 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/labels.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/data/examples/packing.h>
-#include <palimpsest/core/data/records/mapped_data.h>
 
 #include <algorithm>
 #include <numeric>
@@ -16,20 +16,15 @@ ExampleRows::ExampleRows(
     std::unique_ptr<TokenExamples> examples,
     const ExampleSettings& settings,
     Notes& notes)
-    : examples_(std::move(examples)), settings_(settings) {
-  check_sequence_length(settings.sequence_length);
+    : ExampleSource(std::move(examples), settings) {
   choose(notes);
   make_rows(notes);
 }
 
 /// The examples that teach something, and their lengths.
 void ExampleRows::choose(Notes& notes) {
-  const int64_t row = settings_.sequence_length;
-  const std::vector<ExampleSize> sizes = measure(
-      *examples_,
-      {.sequence_length = row,
-       .vocabulary_size = settings_.vocabulary_size,
-       .reading = settings_.reading});
+  const int64_t row = input_size();
+  const std::vector<ExampleSize> sizes = measure();
   struct Count {
     int64_t examples = 0;
     int64_t first = -1;
@@ -41,7 +36,7 @@ void ExampleRows::choose(Notes& notes) {
   Count without;
   int64_t tokens = 0;
   int64_t lost = 0;
-  for (int64_t i = 0; i < examples_->size(); ++i) {
+  for (int64_t i = 0; i < tokenized().size(); ++i) {
     const ExampleSize& size = sizes[static_cast<size_t>(i)];
     if (!size.learns) {
       without.add(i);
@@ -57,42 +52,42 @@ void ExampleRows::choose(Notes& notes) {
   }
   if (chosen_.empty()) {
     throw UserError(
-        "{}: none of the {} samples has a target in its first {} tokens; check data.loss_on and "
+        "{}: none of {} has a target in its first {} tokens; check data.loss_on and "
         "data.sequence_length",
-        examples_->name(),
-        examples_->size(),
+        tokenized().name(),
+        counted(tokenized().size(), "sample"),
         row);
   }
   if (cut.examples > 0) {
     notes.push_back(fmt::format(
-        "{}: {} of {} samples are longer than data.sequence_length ({}) and are cut, which loses "
+        "{}: {} of {} are longer than data.sequence_length ({}) and are cut, which loses "
         "{:.2g} % of all tokens; the first is {}",
-        examples_->name(),
+        tokenized().name(),
         cut.examples,
-        examples_->size(),
+        counted(tokenized().size(), "sample"),
         row,
         100.0 * static_cast<double>(lost) / static_cast<double>(tokens),
-        examples_->location(cut.first)));
+        tokenized().location(cut.first)));
   }
   if (without.examples > 0) {
     notes.push_back(fmt::format(
-        "{}: {} of {} samples have no target in their first {} tokens and are left out; the first "
+        "{}: {} of {} have no target in their first {} tokens and are left out; the first "
         "is {}",
-        examples_->name(),
+        tokenized().name(),
         without.examples,
-        examples_->size(),
+        counted(tokenized().size(), "sample"),
         row,
-        examples_->location(without.first)));
+        tokenized().location(without.first)));
   }
 }
 
 void ExampleRows::make_rows(Notes& notes) {
-  if (!settings_.packing) {
+  if (!packed()) {
     row_ends_.resize(chosen_.size());
     std::iota(row_ends_.begin(), row_ends_.end(), 1);
     return;
   }
-  Packs packs = pack(lengths_, settings_.sequence_length);
+  Packs packs = pack(lengths_, input_size());
   const auto in_order = [&](const auto& values) {
     std::remove_cvref_t<decltype(values)> ordered;
     ordered.reserve(values.size());
@@ -106,13 +101,12 @@ void ExampleRows::make_rows(Notes& notes) {
   row_ends_ = std::move(packs.ends);
   const auto tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
   notes.push_back(fmt::format(
-      "{}: {} samples are packed into {} rows of {} tokens, {:.1f} % full",
-      examples_->name(),
-      chosen_.size(),
-      size(),
-      settings_.sequence_length,
-      100.0 * static_cast<double>(tokens) /
-          static_cast<double>(size() * settings_.sequence_length)));
+      "{}: {} packed into {} of {} tokens, {:.1f} % full",
+      tokenized().name(),
+      counted(std::ssize(chosen_), "sample"),
+      counted(size(), "row"),
+      input_size(),
+      100.0 * static_cast<double>(tokens) / static_cast<double>(size() * input_size())));
 }
 
 /// Positions in chosen_.
@@ -129,7 +123,7 @@ std::vector<int64_t> ExampleRows::documents(int64_t sample) const {
 }
 
 void ExampleRows::read(int64_t sample, void* inputs, void* labels) const {
-  const auto row_size = static_cast<size_t>(settings_.sequence_length);
+  const auto row_size = static_cast<size_t>(input_size());
   const std::span ids(static_cast<int64_t*>(inputs), row_size);
   const std::span targets(static_cast<int64_t*>(labels), row_size);
   std::ranges::fill(ids, 0);
@@ -137,12 +131,12 @@ void ExampleRows::read(int64_t sample, void* inputs, void* labels) const {
   size_t at = 0;
   const auto [begin, end] = row(sample);
   for (size_t item = begin; item < end; ++item) {
-    const TokenExample example = examples_->read(chosen_[item]);
+    const TokenExample example = tokenized().read(chosen_[item]);
     const auto length = static_cast<size_t>(lengths_[item]);
     require_unchanged(
-        *examples_,
+        tokenized(),
         chosen_[item],
-        std::min(std::ssize(example.ids), settings_.sequence_length),
+        std::min(std::ssize(example.ids), input_size()),
         lengths_[item]);
     for (size_t t = 0; t < length; ++t) {
       ids[at + t] = example.ids[t];

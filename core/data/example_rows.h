@@ -8,22 +8,14 @@
 // left out. Both are counted in the notes. What an example leaves of its row is padding: id 0
 // without a target, wherever it stands and whatever ids the tokenizer calls padding or end.
 
-#include <palimpsest/core/data/examples/token_examples.h>
-#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/data/example_source.h>
 
 #include <memory>
 #include <vector>
 
 namespace palimpsest {
 
-struct ExampleSettings {
-  int64_t sequence_length = 0;
-  bool packing = false;
-  int64_t vocabulary_size = 0;
-  FirstReading reading = {};
-};
-
-class ExampleRows final : public SampleSource {
+class ExampleRows final : public ExampleSource {
  public:
   /// Tokenizes all examples once. UserError as measure(), and where no example has a target.
   ExampleRows(
@@ -31,20 +23,8 @@ class ExampleRows final : public SampleSource {
       const ExampleSettings& settings,
       Notes& notes);
 
-  SampleKind kind() const override {
-    return SampleKind::kTokens;
-  }
   int64_t size() const override {
     return std::ssize(row_ends_);
-  }
-  int64_t input_size() const override {
-    return settings_.sequence_length;
-  }
-  int64_t label_size() const override {
-    return settings_.sequence_length;
-  }
-  bool packed() const override {
-    return settings_.packing;
   }
   std::vector<int64_t> documents(int64_t sample) const override;
   void read(int64_t sample, void* inputs, void* labels) const override;
@@ -58,8 +38,6 @@ class ExampleRows final : public SampleSource {
   };
   Range row(int64_t sample) const;
 
-  std::unique_ptr<TokenExamples> examples_;
-  ExampleSettings settings_;
   std::vector<int64_t> chosen_; // examples, row by row
   std::vector<int32_t> lengths_; // of each of them, at most a row
   std::vector<int64_t> row_ends_; // in chosen_

@@ -13,32 +13,26 @@ ExampleStream::ExampleStream(
     std::unique_ptr<TokenExamples> examples,
     const ExampleSettings& settings,
     Notes& notes)
-    : examples_(std::move(examples)), settings_(settings) {
-  check_sequence_length(settings.sequence_length);
+    : ExampleSource(std::move(examples), settings) {
   int64_t tokens = 0;
-  const std::vector<ExampleSize> sizes = measure(
-      *examples_,
-      {.sequence_length = settings.sequence_length,
-       .vocabulary_size = settings.vocabulary_size,
-       .reading = settings.reading});
-  for (const ExampleSize& size : sizes) {
+  for (const ExampleSize& size : measure()) {
     tokens += size.tokens;
     ends_.push_back(tokens);
   }
-  if (tokens < settings.sequence_length) {
+  if (tokens < input_size()) {
     throw UserError(
         "data.sequence_length: {} is longer than the {} tokens of {}",
-        settings.sequence_length,
+        input_size(),
         tokens,
-        examples_->name());
+        tokenized().name());
   }
-  if (const int64_t rest = tokens % settings.sequence_length; rest > 0) {
+  if (const int64_t rest = tokens % input_size(); rest > 0) {
     notes.push_back(fmt::format(
         "{}: the last {} of {} tokens fill no row of {} and are left out",
-        examples_->name(),
+        tokenized().name(),
         rest,
         tokens,
-        settings.sequence_length));
+        input_size()));
   }
 }
 
@@ -49,16 +43,16 @@ size_t ExampleStream::example_at(int64_t position) const {
 
 std::vector<int64_t> ExampleStream::documents(int64_t sample) const {
   check(sample >= 0 && sample < size(), "sample {} of {}", sample, size());
-  if (!settings_.packing) {
-    return {settings_.sequence_length};
+  if (!packed()) {
+    return {input_size()};
   }
-  const int64_t begin = sample * settings_.sequence_length;
-  const int64_t end = begin + settings_.sequence_length;
+  const int64_t begin = sample * input_size();
+  const int64_t end = begin + input_size();
   std::vector<int64_t> lengths;
   int64_t document = begin;
   for (size_t i = example_at(begin) + 1; i < ends_.size() && begin_of(i) < end; ++i) {
     const int64_t next = begin_of(i);
-    if (next > document && examples_->begins_document(static_cast<int64_t>(i))) {
+    if (next > document && tokenized().begins_document(static_cast<int64_t>(i))) {
       lengths.push_back(next - document);
       document = next;
     }
@@ -69,14 +63,14 @@ std::vector<int64_t> ExampleStream::documents(int64_t sample) const {
 
 void ExampleStream::read(int64_t sample, void* inputs, void* labels) const {
   check(sample >= 0 && sample < size(), "sample {} of {}", sample, size());
-  const int64_t begin = sample * settings_.sequence_length;
-  const int64_t end = begin + settings_.sequence_length;
+  const int64_t begin = sample * input_size();
+  const int64_t end = begin + input_size();
   auto* ids = static_cast<int64_t*>(inputs);
   int64_t position = begin;
   for (size_t i = example_at(begin); position < end; ++i) {
-    const TokenExample example = examples_->read(static_cast<int64_t>(i));
+    const TokenExample example = tokenized().read(static_cast<int64_t>(i));
     require_unchanged(
-        *examples_, static_cast<int64_t>(i), std::ssize(example.ids), ends_[i] - begin_of(i));
+        tokenized(), static_cast<int64_t>(i), std::ssize(example.ids), ends_[i] - begin_of(i));
     const int64_t stop = std::min(end, ends_[i]);
     std::copy(
         example.ids.begin() + (position - begin_of(i)),
@@ -85,7 +79,7 @@ void ExampleStream::read(int64_t sample, void* inputs, void* labels) const {
     position = stop;
   }
   auto* targets = static_cast<int64_t*>(labels);
-  shift_labels({ids, static_cast<size_t>(settings_.sequence_length)}, targets);
+  shift_labels({ids, static_cast<size_t>(input_size())}, targets);
   int64_t document_end = 0;
   for (const int64_t length : documents(sample)) {
     document_end += length;

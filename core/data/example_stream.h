@@ -8,16 +8,14 @@
 // is left out, with a note. Labels are shifted inside the row. With packing, the documents in a row
 // do not see each other, and none predicts the next one's first token.
 
-#include <palimpsest/core/data/example_rows.h>
-#include <palimpsest/core/data/examples/token_examples.h>
-#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/data/example_source.h>
 
 #include <memory>
 #include <vector>
 
 namespace palimpsest {
 
-class ExampleStream final : public SampleSource {
+class ExampleStream final : public ExampleSource {
  public:
   /// Tokenizes all examples once. UserError as measure(), and where they fill no row.
   ExampleStream(
@@ -25,20 +23,8 @@ class ExampleStream final : public SampleSource {
       const ExampleSettings& settings,
       Notes& notes);
 
-  SampleKind kind() const override {
-    return SampleKind::kTokens;
-  }
   int64_t size() const override {
-    return ends_.back() / settings_.sequence_length;
-  }
-  int64_t input_size() const override {
-    return settings_.sequence_length;
-  }
-  int64_t label_size() const override {
-    return settings_.sequence_length;
-  }
-  bool packed() const override {
-    return settings_.packing;
+    return ends_.back() / input_size();
   }
   std::vector<int64_t> documents(int64_t sample) const override;
   void read(int64_t sample, void* inputs, void* labels) const override;
@@ -50,8 +36,6 @@ class ExampleStream final : public SampleSource {
     return example == 0 ? 0 : ends_[example - 1];
   }
 
-  std::unique_ptr<TokenExamples> examples_;
-  ExampleSettings settings_;
   std::vector<int64_t> ends_; // of each example, in tokens of the stream
 };
 

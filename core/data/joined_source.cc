@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/joined_source.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 
 #include <algorithm>
 
@@ -14,8 +15,8 @@ JoinedSource::JoinedSource(std::vector<std::unique_ptr<SampleSource>> sources)
     const bool alike = source->kind() == first.kind() &&
         source->input_size() == first.input_size() && source->label_size() == first.label_size();
     if (!alike) {
-      throw UserError(
-          "data.files: samples of {} and of {} elements cannot be mixed; give files with samples "
+      throw DataFileError(
+          "samples of {} and of {} elements cannot be mixed; give files with samples "
           "of one size",
           first.input_size(),
           source->input_size());

@@ -12,7 +12,7 @@ namespace palimpsest {
 
 class JoinedSource final : public SampleSource {
  public:
-  /// At least one source. UserError where their samples differ in kind or size.
+  /// At least one source. DataFileError where their samples differ in kind or size.
   explicit JoinedSource(std::vector<std::unique_ptr<SampleSource>> sources);
 
   SampleKind kind() const override {

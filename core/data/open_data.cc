@@ -6,6 +6,7 @@
 #include <palimpsest/core/data/examples/record_examples.h>
 #include <palimpsest/core/data/examples/text_examples.h>
 #include <palimpsest/core/data/joined_source.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/subset_source.h>
 #include <palimpsest/core/data/tensors_file.h>
 #include <palimpsest/core/data/text_bytes.h>
@@ -27,6 +28,7 @@ using Paths = std::vector<std::filesystem::path>;
 struct Group {
   std::string format;
   double weight = 1;
+  std::string option;
   Paths paths;
 };
 
@@ -41,9 +43,9 @@ class Opener {
 
   std::unique_ptr<SampleSource> open(const Group& group);
   std::string format_of(const DataFile& file) const;
-  /// UserError for a column that none of the formats has.
+  /// Refuses a column that none of the formats has.
   void check_columns(const std::vector<Group>& groups) const;
-  /// UserError for a setting that none of the files so far had a use for.
+  /// Refuses settings that none of the files so far had a use for, or notes them.
   void check_settings() const;
 
  private:
@@ -54,6 +56,7 @@ class Opener {
   Samples open_text(const Group& group);
   Samples open_records(const Group& group);
 
+  void open_encoder();
   const TextEncoder& encoder(const Group& group);
   std::shared_ptr<const ChatTemplate> chat(const Group& group);
   ExampleSettings example_settings() const;
@@ -103,8 +106,9 @@ std::string Opener::format_of(const DataFile& file) const {
             : fmt::format("{} ({})", format.name, fmt::join(format.endings, ", ")));
   }
   throw UserError(
-      "data.format: {} of {} is unknown; give one of {}",
-      file.format.empty() ? "the ending" : '"' + file.format + '"',
+      "{}: {} of {} is unknown; give one of {}",
+      file.option,
+      file.format.empty() ? "the ending" : "the format \"" + file.format + '"',
       file.path.string(),
       fmt::join(known, ", "));
 }
@@ -117,7 +121,7 @@ std::unique_ptr<SampleSource> Opener::open(const Group& group) {
         "inputs and targets",
         group.format);
   }
-  return (this->*format->open)(group);
+  return from_option(group.option, [&] { return (this->*format->open)(group); });
 }
 
 std::unique_ptr<SampleSource> Opener::open_tokens(const Group& group) {
@@ -160,9 +164,7 @@ ExampleSettings Opener::example_settings() const {
 
 std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
   const bool records = is_json(group.paths.front());
-  if (!encoder_) {
-    encoder_ = open_text_encoder(settings_.tokenizer);
-  }
+  open_encoder();
   if (!records && !encoder_ && settings_.reads_bytes) {
     return std::make_unique<TextBytes>(
         group.paths, settings_.sequence_length.value(), settings_.vocabulary_size, notes_);
@@ -220,7 +222,15 @@ void Opener::check_columns(const std::vector<Group>& groups) const {
     }
   }
   for (const auto& [column, unused] : settings_.columns) {
-    if (!formats.empty() && std::ranges::find(known, column) == known.end()) {
+    if (formats.empty() || std::ranges::find(known, column) != known.end()) {
+      continue;
+    }
+    if (settings_.unused == Unused::kNote) {
+      notes_.push_back(fmt::format(
+          "data.columns.{} has no use here: {} has no such column",
+          column,
+          fmt::join(formats, ", ")));
+    } else {
       throw UserError(
           "data.columns.{}: {} has no such column; it has {}",
           column,
@@ -230,10 +240,24 @@ void Opener::check_columns(const std::vector<Group>& groups) const {
   }
 }
 
-const TextEncoder& Opener::encoder(const Group& group) {
-  if (!encoder_) {
-    encoder_ = open_text_encoder(settings_.tokenizer);
+/// There may be none.
+void Opener::open_encoder() {
+  if (encoder_) {
+    return;
   }
+  encoder_ = open_text_encoder(settings_.tokenizer);
+  if (encoder_ && encoder_->vocabulary_size > settings_.vocabulary_size) {
+    throw UserError(
+        "data.tokenizer: the tokenizer of {} has {} tokens, and the model's vocabulary {}; use the "
+        "tokenizer that belongs to the model",
+        settings_.tokenizer.string(),
+        encoder_->vocabulary_size,
+        settings_.vocabulary_size);
+  }
+}
+
+const TextEncoder& Opener::encoder(const Group& group) {
+  open_encoder();
   if (!encoder_) {
     throw UserError(
         "data.tokenizer: {} needs a tokenizer, and {}; give the folder of one",
@@ -260,10 +284,14 @@ std::shared_ptr<const ChatTemplate> Opener::chat(const Group& group) {
 }
 
 void Opener::check_settings() const {
-  const auto check_used = [](bool set, bool used, const char* key, const char* for_what) {
-    if (set && !used) {
+  const auto check_used = [this](bool set, bool used, const char* key, const char* for_what) {
+    if (!set || used) {
+      return;
+    }
+    if (settings_.unused == Unused::kRefuse) {
       throw UserError("{} is given, but no file holds {}; leave the key out", key, for_what);
     }
+    notes_.push_back(fmt::format("{} has no use here: no file holds {}", key, for_what));
   };
   const bool chooses = settings_.loss_on && *settings_.loss_on != LossOn::kAll;
   check_used(chooses, has_turns_, "data.loss_on", "conversations or completions");
@@ -282,14 +310,21 @@ std::vector<Group> groups_of(const std::vector<DataFile>& files, const Opener& o
   for (const DataFile& file : files) {
     const std::string format = opener.format_of(file);
     const bool goes_on = !groups.empty() && groups.back().format == format &&
-        groups.back().weight == file.weight &&
+        groups.back().weight == file.weight && groups.back().option == file.option &&
         is_json(groups.back().paths.front()) == is_json(file.path);
     if (!goes_on) {
-      groups.push_back({.format = format, .weight = file.weight});
+      groups.push_back({.format = format, .weight = file.weight, .option = file.option});
     }
     groups.back().paths.push_back(file.path);
   }
   return groups;
+}
+
+std::unique_ptr<SampleSource> joined(
+    std::vector<std::unique_ptr<SampleSource>> sources,
+    const std::vector<DataFile>& files) {
+  return from_option(
+      files.front().option, [&] { return std::make_unique<JoinedSource>(std::move(sources)); });
 }
 
 } // namespace
@@ -327,9 +362,11 @@ OpenedData open_data(const DataSettings& settings) {
     held_out.push_back(opener.open(group));
   }
   opener.check_settings();
-  data.samples = std::make_unique<JoinedSource>(std::move(training));
+  data.samples = joined(std::move(training), settings.files);
   if (!held_out.empty()) {
-    data.validation = std::make_unique<JoinedSource>(std::move(held_out));
+    data.validation = joined(
+        std::move(held_out),
+        settings.validation_files.empty() ? settings.files : settings.validation_files);
   }
   return data;
 }

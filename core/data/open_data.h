@@ -26,7 +26,12 @@ struct DataFile {
   /// or .jsonl and .json for messages.
   std::string format = {};
   double weight = 1; ///< how often an epoch takes each sample
+  std::string option = "data.files"; ///< what names the file, for messages
 };
+
+/// Settings that no file has a use for: a mistake where they were made for these files, but not where
+/// they are a run's and the files others than its own. Then there is a note.
+enum class Unused { kRefuse, kNote };
 
 /// What the samples must be like follows from the model: token ids below `vocabulary_size`, or,
 /// where that is 0, features of `input_size` and `output_size` elements.
@@ -46,6 +51,7 @@ struct DataSettings {
   Columns columns = {};
   std::optional<LossOn> loss_on = std::nullopt; ///< unset: what the assistant writes
   bool packing = false;
+  Unused unused = Unused::kRefuse;
   FirstReading reading = {}; ///< of text and records
 
   /// Held out: a share of each source's samples drawn by `seed`, or files of their own. Not both.
@@ -63,7 +69,8 @@ struct OpenedData {
 
 /// The files in the order given make one sequence of samples; neighbours of one format and weight
 /// are one source. Everything is read once and checked: UserError naming file and key (see the
-/// formats), an unknown format, no file, a setting that no file heeds.
+/// formats), an unknown format, no file, a tokenizer of more tokens than the model has ids, a setting
+/// that no file heeds.
 OpenedData open_data(const DataSettings& settings);
 
 } // namespace palimpsest

@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/tensors_file.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/records/mapped_data.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ SafetensorsFile open_tensors(const std::filesystem::path& path) {
   try {
     return SafetensorsFile(path);
   } catch (const UserError& error) {
-    throw UserError("data.files: {}", error.what());
+    throw DataFileError("{}", error.what());
   }
 }
 
@@ -33,35 +34,28 @@ const StoredTensor* find_matrix(
     for (const StoredTensor& other : file.tensors()) {
       known += (known.empty() ? "" : ", ") + other.name;
     }
-    throw UserError(
-        "data.files: {} has no tensor {}; it has {}", path, name, known.empty() ? "none" : known);
+    throw DataFileError(
+        "{} has no tensor {}; it has {}", path, name, known.empty() ? "none" : known);
   }
   if (std::ranges::find(dtypes, tensor->dtype) == dtypes.end()) {
     std::string allowed;
     for (const StoredDtype dtype : dtypes) {
       allowed += (allowed.empty() ? "" : " or ") + std::string(name_of(dtype));
     }
-    throw UserError(
-        "data.files: {}: tensor {} is {}; it must be {}",
-        path,
-        name,
-        name_of(tensor->dtype),
-        allowed);
+    throw DataFileError(
+        "{}: tensor {} is {}; it must be {}", path, name, name_of(tensor->dtype), allowed);
   }
   if (tensor->shape.size() != 2) {
-    throw UserError(
-        "data.files: {}: tensor {} has shape {}; it must have two dimensions, samples and their "
+    throw DataFileError(
+        "{}: tensor {} has shape {}; it must have two dimensions, samples and their "
         "elements",
         path,
         name,
         format_shape(tensor->shape));
   }
   if (tensor->elements() == 0) {
-    throw UserError(
-        "data.files: {}: tensor {} of shape {} holds no sample",
-        path,
-        name,
-        format_shape(tensor->shape));
+    throw DataFileError(
+        "{}: tensor {} of shape {} holds no sample", path, name, format_shape(tensor->shape));
   }
   return tensor;
 }
@@ -99,8 +93,8 @@ TokenTensorsFile::TokenTensorsFile(
       ids_(find_matrix(file_, "input_ids", {StoredDtype::I64, StoredDtype::I32})),
       labels_(find_matrix(file_, "labels", {StoredDtype::I64, StoredDtype::I32})) {
   if (labels_->shape != ids_->shape) {
-    throw UserError(
-        "data.files: {}: labels have shape {} and input_ids {}; they must be equal",
+    throw DataFileError(
+        "{}: labels have shape {} and input_ids {}; they must be equal",
         path.string(),
         format_shape(labels_->shape),
         format_shape(ids_->shape));
@@ -125,8 +119,8 @@ void TokenTensorsFile::check_rows(int64_t vocabulary_size, Notes& notes) const {
         const bool in_range = row[t] >= 0 && row[t] < vocabulary_size;
         const bool ignored = tensor == labels_ && row[t] == kIgnoredLabel;
         if (!in_range && !ignored) {
-          throw UserError(
-              "data.files: {}: {}[{}, {}] is {}; the model's vocabulary has ids 0 to {}{}",
+          throw DataFileError(
+              "{}: {}[{}, {}] is {}; the model's vocabulary has ids 0 to {}{}",
               file_.path().string(),
               tensor->name,
               sample,
@@ -161,16 +155,16 @@ FeatureTensorsFile::FeatureTensorsFile(
     : file_(open_tensors(path)), inputs_(find_matrix(file_, "inputs", {StoredDtype::F32})),
       targets_(find_matrix(file_, "targets", {StoredDtype::F32})) {
   if (targets_->shape[0] != inputs_->shape[0]) {
-    throw UserError(
-        "data.files: {}: inputs have {} samples and targets {}; they must have equally many",
+    throw DataFileError(
+        "{}: inputs have {} samples and targets {}; they must have equally many",
         path.string(),
         inputs_->shape[0],
         targets_->shape[0]);
   }
   const auto check_width = [&](const StoredTensor& tensor, const char* key, int64_t width) {
     if (tensor.shape[1] != width) {
-      throw UserError(
-          "data.files: {}: tensor {} has {} elements a sample, but {} is {}; they must be equal",
+      throw DataFileError(
+          "{}: tensor {} has {} elements a sample, but {} is {}; they must be equal",
           path.string(),
           tensor.name,
           tensor.shape[1],
@@ -187,8 +181,8 @@ FeatureTensorsFile::FeatureTensorsFile(
       std::memcpy(row.data(), bytes.data(), bytes.size());
       for (size_t i = 0; i < row.size(); ++i) {
         if (!std::isfinite(row[i])) {
-          throw UserError(
-              "data.files: {}: {}[{}, {}] is {}; features must be finite",
+          throw DataFileError(
+              "{}: {}[{}, {}] is {}; features must be finite",
               path.string(),
               tensor->name,
               sample,

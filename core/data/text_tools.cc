@@ -65,6 +65,7 @@ TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer) {
         [&](Encoder& one, std::vector<int32_t>& ids) { one.encode_part(text, true, ids); });
   };
   encoder.last_cut = [tokenizer](std::string_view text) { return tokenizer->last_cut(text); };
+  encoder.vocabulary_size = tokenizer->vocabulary_size();
   encoder.tokens = {
       .bos = text_of(*tokenizer, tokenizer->beginning()),
       .eos = text_of(*tokenizer, tokenizer->end())};

@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/token_file.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/records/mapped_data.h>
 
 #include <algorithm>
@@ -57,9 +58,9 @@ void check_ids(const MappedFile& file, int64_t vocabulary_size) {
     }
     const auto bad =
         std::find_if(ids.begin(), ids.end(), [&](Id id) { return int64_t{id} >= vocabulary_size; });
-    throw UserError(
-        "data.files: {}: token {} at position {} (read as uint{}) is beyond the model's vocabulary "
-        "of {} ids; use the tokenizer that belongs to the model",
+    throw DataFileError(
+        "{}: token {} at position {} (read as uint{}) is beyond the model's vocabulary of {} ids; "
+        "use the tokenizer that belongs to the model",
         file.path().string(),
         *bad,
         offset / sizeof(Id) + static_cast<size_t>(bad - ids.begin()),
@@ -95,9 +96,9 @@ TokenFile::TokenFile(
     }
   }
   if (bytes % id_bytes_ != 0) {
-    throw UserError(
-        "data.files: {} has {} bytes, no multiple of the {} bytes of a uint{} token; the file is "
-        "cut off or no token file",
+    throw DataFileError(
+        "{} has {} bytes, no multiple of the {} bytes of a uint{} token; the file is cut off or no "
+        "token file",
         name,
         bytes,
         id_bytes_,

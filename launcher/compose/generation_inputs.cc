@@ -1,6 +1,7 @@
 #include <palimpsest/launcher/compose/generation_inputs.h>
 
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/records/record_file.h>
 #include <palimpsest/core/data/records/record_format.h>
 #include <palimpsest/core/io/json.h>
@@ -23,7 +24,7 @@ bool holds_records(const fs::path& file) {
 RecordFile open_records(const fs::path& file) {
   std::error_code error;
   if (!fs::is_regular_file(file, error)) {
-    throw UserError(
+    throw DataFileError(
         "{}: {}; give a file of records",
         file.string(),
         fs::exists(file, error) ? "it is no regular file" : "there is no such file");
@@ -65,9 +66,7 @@ Conversation conversation_of(const nlohmann::json& record) {
   return conversation;
 }
 
-} // namespace
-
-std::vector<GenerationInput> read_prompts(const fs::path& file) {
+std::vector<GenerationInput> prompts_in(const fs::path& file) {
   std::vector<GenerationInput> inputs;
   if (holds_records(file)) {
     const RecordFile records = open_records(file);
@@ -84,12 +83,12 @@ std::vector<GenerationInput> read_prompts(const fs::path& file) {
     }
   }
   if (inputs.empty()) {
-    throw UserError("{}: the file is empty; give a prompt a line", file.string());
+    throw DataFileError("{} is empty; give a prompt a line", file.string());
   }
   return inputs;
 }
 
-std::vector<GenerationInput> read_conversations(const fs::path& file) {
+std::vector<GenerationInput> conversations_in(const fs::path& file) {
   const RecordFile records = open_records(file);
   std::vector<nlohmann::json> read;
   for (int64_t index = 0; index < records.size(); ++index) {
@@ -106,6 +105,16 @@ std::vector<GenerationInput> read_conversations(const fs::path& file) {
     inputs.push_back({std::move(conversation), records.location(index)});
   }
   return inputs;
+}
+
+} // namespace
+
+std::vector<GenerationInput> read_prompts(const fs::path& file) {
+  return from_option("--prompts", [&] { return prompts_in(file); });
+}
+
+std::vector<GenerationInput> read_conversations(const fs::path& file) {
+  return from_option("--messages", [&] { return conversations_in(file); });
 }
 
 } // namespace palimpsest

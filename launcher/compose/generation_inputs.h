@@ -30,11 +30,13 @@ struct GenerationInput {
 };
 
 /// A line of text each, or with the ending .jsonl or .json a record each with the key "prompt".
-/// UserError with file and line for what is none, and for an empty one.
+/// UserError with file and line for what is none, and for an empty one; naming --prompts for a file
+/// that holds none.
 std::vector<GenerationInput> read_prompts(const std::filesystem::path& file);
 
 /// Records with the key "messages", or one array of messages. UserError with file and line for what
-/// is none, and where the last message is the assistant's.
+/// is none, and where the last message is the assistant's; naming --messages for a file that holds
+/// none.
 std::vector<GenerationInput> read_conversations(const std::filesystem::path& file);
 
 } // namespace palimpsest

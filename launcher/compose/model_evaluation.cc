@@ -81,7 +81,8 @@ std::unique_ptr<SampleSource> ModelEvaluation::open_samples() {
       .sum = [this](std::span<int64_t> numbers) { ranks_.sum(numbers); },
       .progress = ranks_.reading()};
   const bool a_share = request_.files.empty() && settings.validation_fraction.has_value();
-  if (!a_share) { // what the model is or was trained on need not be there
+  if (!a_share) { // what the model is or was trained on need not be there, nor be of this kind
+    settings.unused = Unused::kNote;
     settings.files = request_.files.empty() ? settings.validation_files : request_.files;
     settings.validation_files.clear();
     settings.validation_fraction.reset();

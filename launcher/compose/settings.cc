@@ -45,7 +45,10 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
   }
   for (const RunConfig::Source& source : data.sources()) {
     settings.files.push_back(
-        {source.path(), source.has_format() ? source.format() : data.format(), source.weight()});
+        {.path = source.path(),
+         .format = source.has_format() ? source.format() : data.format(),
+         .weight = source.weight(),
+         .option = "data.sources"});
   }
   if (data.has_sequence_length()) {
     settings.sequence_length = data.sequence_length();
@@ -71,7 +74,8 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
     settings.validation_fraction = data.validation().fraction();
   }
   for (const std::string& file : data.validation().files()) {
-    settings.validation_files.push_back({file, data.format()});
+    settings.validation_files.push_back(
+        {.path = file, .format = data.format(), .option = "data.validation.files"});
   }
   return settings;
 }

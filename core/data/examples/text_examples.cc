@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/examples/text_examples.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 
 #include <utility>
 
@@ -44,9 +45,9 @@ std::vector<std::string> TextExamples::notes() const {
     return {};
   }
   return {fmt::format(
-      "{}: cut at {} places where the tokenizer would not be, as it allows no cut for 1 MiB",
+      "{}: cut at {} where the tokenizer would not be, as it allows no cut for 1 MiB",
       name(),
-      forced_cuts())};
+      counted(forced_cuts(), "place"))};
 }
 
 std::string TextExamples::location(int64_t index) const {

@@ -22,6 +22,7 @@ struct TextEncoder {
   /// The same for a part of a text that began before.
   std::function<std::vector<int32_t>(std::string_view text)> encode_rest = {};
   LastCut last_cut = {};
+  int64_t vocabulary_size = 0; ///< ids are below it
   /// Of the tokenizer's configuration: what chat templates are given.
   TemplateTokens tokens = {};
   /// Whether the tokenizer puts the beginning-of-sequence token before a text by itself.

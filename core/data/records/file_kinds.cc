@@ -1,6 +1,6 @@
 #include <palimpsest/core/data/records/file_kinds.h>
 
-#include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 
 #include <array>
 #include <string>
@@ -48,8 +48,8 @@ void refuse_other_formats(const MappedFile& file) {
     if (begins_with(file, kind.magic)) {
       const std::string name = file.path().string();
       const std::string stem = (file.path().parent_path() / file.path().stem()).string();
-      throw UserError(
-          "data.files: {} is {}, which is not read; convert it first: {}",
+      throw DataFileError(
+          "{} is {}, which is not read; convert it first: {}",
           name,
           kind.name,
           fmt::format(fmt::runtime(kind.conversion), name, stem));

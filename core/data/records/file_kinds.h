@@ -9,7 +9,7 @@
 
 namespace palimpsest {
 
-/// UserError for Parquet, Arrow, compressed files and UTF-16, naming the conversion.
+/// DataFileError for Parquet, Arrow, compressed files and UTF-16, naming the conversion.
 void refuse_other_formats(const MappedFile& file);
 
 /// Bytes of the UTF-8 byte order mark at the file's start: 3 or 0.

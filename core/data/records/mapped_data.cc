@@ -1,7 +1,7 @@
 #include <palimpsest/core/data/records/mapped_data.h>
 
-#include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/labels.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 
 #include <algorithm>
 
@@ -24,7 +24,7 @@ MappedFile open_data_file(const std::filesystem::path& path) {
     }
     return file;
   } catch (const UserError& error) {
-    throw UserError("data.files: {}", error.what());
+    throw DataFileError("{}", error.what());
   }
 }
 

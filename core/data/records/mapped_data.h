@@ -15,8 +15,7 @@
 
 namespace palimpsest {
 
-/// Maps a data file. UserError naming data.files and the path where it is missing, no regular file
-/// or empty.
+/// Maps a data file. DataFileError where it is missing, no regular file or empty.
 MappedFile open_data_file(const std::filesystem::path& path);
 
 /// Calls `visit` with consecutive parts of the file, whose sizes are multiples of 8 but for the

@@ -1,5 +1,6 @@
 #include <palimpsest/core/data/records/record_file.h>
 
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/records/file_kinds.h>
 #include <palimpsest/core/data/records/json_spans.h>
 #include <palimpsest/core/data/records/mapped_data.h>
@@ -22,7 +23,7 @@ RecordFile::RecordFile(const std::filesystem::path& path) : file_(open_data_file
     spans_ = line_spans(file_, begin);
   }
   if (spans_.empty()) {
-    throw UserError("data.files: {} holds no record", path.string());
+    throw DataFileError("{} holds no record", path.string());
   }
 }
 

@@ -34,8 +34,8 @@ struct ByteSpan {
 
 class RecordFile {
  public:
-  /// UserError naming the path: missing, empty, of no record, Parquet, compressed or UTF-16 (with
-  /// the command that converts it), an array that is not closed or lacks an element.
+  /// DataFileError: missing, empty, of no record, Parquet, compressed or UTF-16 (with the command
+  /// that converts it). UserError with the place: an array that is not closed or lacks an element.
   explicit RecordFile(const std::filesystem::path& path);
 
   int64_t size() const {

@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/records/text_chunks.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/data/records/data_file_error.h>
 #include <palimpsest/core/data/records/file_kinds.h>
 #include <palimpsest/core/data/records/json_spans.h>
 #include <palimpsest/core/data/records/mapped_data.h>
@@ -35,7 +36,7 @@ TextChunks::TextChunks(const std::filesystem::path& path, const LastCut& last_cu
     }
   }
   if (begins_.empty()) {
-    throw UserError("data.files: {} is empty", path.string());
+    throw DataFileError("{} is empty", path.string());
   }
   begins_.push_back(std::ssize(text()));
 }

@@ -63,7 +63,7 @@ TEST(ExampleRows, RefuseExamplesWithoutAnyTarget) {
         Notes notes;
         ExampleRows(fake_examples({{1, 2}, {-1, 2}}), kRowsOfFour, notes);
       },
-      ThrowsMessage<UserError>(HasSubstr("none of the 2 samples has a target")));
+      ThrowsMessage<UserError>(HasSubstr("none of 2 samples has a target")));
 }
 
 TEST(ExampleRows, PackDocumentsThatDoNotPredictEachOther) {
@@ -81,8 +81,7 @@ TEST(ExampleRows, PackDocumentsThatDoNotPredictEachOther) {
   EXPECT_EQ(read_sample(rows, 1).inputs, (Ids{21, 22, 23, 41, 42, 43}));
   EXPECT_EQ(read_sample(rows, 1).labels, (Ids{22, 23, -100, 42, -100, -100}));
   EXPECT_THAT(rows.documents(1), ElementsAre(3, 3));
-  EXPECT_THAT(
-      notes, ElementsAre("fake: 4 samples are packed into 2 rows of 6 tokens, 100.0 % full"));
+  EXPECT_THAT(notes, ElementsAre("fake: 4 samples packed into 2 rows of 6 tokens, 100.0 % full"));
 }
 
 TEST(ExampleRows, HaveTheSameTargetsPackedAndPadded) {

@@ -269,6 +269,9 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused({.files = {{text}}, .columns = {{"text", "t"}}}, "data.columns is given, but no file");
   refused({.files = {{text}}, .packing = true}, "data.packing is given, but no file");
   refused(
+      {.files = {{chat}}, .tokenizer = kQwen.parent_path() / "qwen2-2000"},
+      "qwen2-2000 has 2000 tokens, and the model's vocabulary 600; use the tokenizer that belongs");
+  refused(
       {.files = {{folder.write("b.txt", "abcdef")}}, .validation_fraction = 0.9},
       "b.txt has one sample, of which nothing can be held out");
   const auto parquet = folder.write("a.parquet", "PAR1");
@@ -278,6 +281,75 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused(
       {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen, .chat_template = "plain"},
       "a.jsonl', orient='records'");
+}
+
+TEST(OpenData, NamesTheOptionThatNamedTheFile) {
+  const TemporaryFolder folder;
+  const auto text = folder.write("a.txt", "some text");
+  const auto refused = [&](const std::string& name, const std::string& bytes) {
+    const auto path = folder.write(name, bytes);
+    const DataFile file{.path = path, .option = "data.validation.files"};
+    const DataSettings settings{
+        .files = {{text}},
+        .sequence_length = 4,
+        .vocabulary_size = 600,
+        .tokenizer = kQwen,
+        .chat_template = "plain",
+        .validation_files = {file}};
+    EXPECT_THAT(
+        [&] { open_data(settings); },
+        ThrowsMessage<UserError>(testing::StartsWith("data.validation.files: " + path.string())));
+  };
+  refused("empty.txt", "");
+  refused("empty.jsonl", "");
+  refused("empty.bin", "");
+  refused("none.jsonl", "\n");
+  refused("three.bin", "abc");
+  refused("other.safetensors", "no tensors");
+  refused("a.jsonl", "PAR1");
+  DataSettings mixed{
+      .files = {{text}},
+      .sequence_length = 3,
+      .vocabulary_size = 256,
+      .validation_files = {
+          {.path = text, .option = "--data"},
+          {.path = folder.write("b.safetensors", tensors_of({1, 2}, 1)), .option = "--data"}}};
+  mixed.validation_files[0].format = "text";
+  EXPECT_THAT([&] { open_data(mixed); }, ThrowsMessage<UserError>(HasSubstr("contradicts")));
+  mixed.files = {
+      {folder.write("c.safetensors", tensors_of({1, 2, 3}, 1))},
+      {folder.write("d.safetensors", tensors_of({1, 2}, 1))}};
+  mixed.sequence_length.reset();
+  mixed.validation_files.clear();
+  mixed.files[0].option = mixed.files[1].option = "data.sources";
+  EXPECT_THAT(
+      [&] { open_data(mixed); },
+      ThrowsMessage<UserError>(
+          testing::StartsWith("data.sources: samples of 3 and of 2 elements")));
+}
+
+// As of a run that is evaluated on other files than its own.
+TEST(OpenData, NotesSettingsWithoutAUseWhereTheyAreAnothersOwn) {
+  const TemporaryFolder folder;
+  DataSettings settings{
+      .files = {{folder.write("a.txt", "some text and some more")}},
+      .sequence_length = 4,
+      .vocabulary_size = 600,
+      .tokenizer = kQwen,
+      .chat_template = "no/such/template",
+      .columns = {{"role", "from"}},
+      .loss_on = LossOn::kLast,
+      .unused = Unused::kNote};
+  const std::vector<std::string> notes = open_data(settings).notes;
+  for (const char* key : {"data.chat_template", "data.columns", "data.loss_on"}) {
+    EXPECT_THAT(
+        notes,
+        testing::Contains(testing::StartsWith(key + std::string(" has no use here: no file"))));
+  }
+  settings.files = {{folder.write("b.jsonl", "{\"text\":\"some text and some more\"}"), "text"}};
+  EXPECT_THAT(
+      open_data(settings).notes,
+      testing::Contains("data.columns.role has no use here: text has no such column"));
 }
 
 /// Random damage to valid files: opened and readable, or refused with a message; never anything

@@ -79,6 +79,21 @@ TEST_F(Refusals, UnknownHardwareIsKnownBeforeAnythingLong) {
       HasSubstr("logging.hardware: 'abacus' is neither a file nor one of"));
 }
 
+TEST_F(Refusals, AnEmptyFileIsToldByTheKeyThatNamesIt) {
+  const std::string empty = folder_ / "empty.txt";
+  write_file_atomically(empty, "");
+  for (const auto& [key, value] : std::vector<std::pair<std::string, std::string>>{
+           {"data.files", "data.files=[" + empty + "]"},
+           {"data.validation.files", "data.validation={files: [" + empty + "]}"}}) {
+    EXPECT_EQ(message_of<UserError>([&] { open({value}); }), key + ": " + empty + " is empty");
+  }
+  EXPECT_EQ(
+      message_of<UserError>([&] {
+        open({"data.files=null", "data.sources=[{path: " + empty + "}]"});
+      }),
+      "data.sources: " + empty + " is empty");
+}
+
 // The model would be refused too, but only once it is opened.
 TEST_F(Refusals, TheFoldersRulesComeBeforeAnythingLong) {
   fs::create_directories(folder_ / "run/model");
