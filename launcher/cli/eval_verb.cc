@@ -69,9 +69,12 @@ int eval_rank(
   });
   ModelEvaluation evaluation(target.config, target.request, ranks);
   reading.end();
-  out << fmt::format("model       {}: {}\n", target.model, evaluation.model().description());
-  for (const std::string& note : evaluation.notes()) {
-    out << fmt::format("note        {}\n", note);
+  out << fmt::format(
+      "model       {}: {}\n", target.model, evaluation.model().weights_description());
+  for (const auto& notes : {target.notes, evaluation.notes()}) {
+    for (const std::string& note : notes) {
+      out << fmt::format("note        {}\n", note);
+    }
   }
   out << std::flush;
   const EvaluationRecord record = evaluation.measure();
@@ -116,7 +119,8 @@ void add_eval_verb(CLI::App& program) {
           "A run's config, a checkpoint, an output folder, a model folder or hub id")
       ->required();
   verb->add_option("overrides", options->overrides, "key=value, with dotted keys");
-  verb->add_option("--model", options->model, "With a config: this folder instead of OUTPUT/model");
+  verb->add_option(
+      "--model", options->model, "With a config: this folder instead of the newest of OUTPUT");
   verb->add_option(
       "--checkpoint", options->checkpoint, "With a config: what this checkpoint holds");
   verb->add_option(

@@ -5,6 +5,8 @@
 #include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/hub_cache.h>
+#include <palimpsest/core/io/peft_folder.h>
+#include <palimpsest/launcher/compose/trained_state.h>
 
 #include <nlohmann/json.hpp>
 
@@ -16,11 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kAdapterFile = "adapter_config.json";
-
 /// A model folder in the place of the one that the config names; an adapter's beside it.
 void use_model(RunConfig& config, const std::string& folder) {
-  if (fs::exists(fs::path(folder) / kAdapterFile)) {
+  if (fs::exists(fs::path(folder) / kPeftConfigName)) {
     config.mutable_lora()->set_adapter(folder);
     return;
   }
@@ -32,27 +32,34 @@ void use_model(RunConfig& config, const std::string& folder) {
   config.clear_lora(); // trained into the model, or not part of it
 }
 
-bool holds_model(const fs::path& folder) {
-  return fs::exists(folder / "config.json") || fs::exists(folder / kAdapterFile);
+/// The newest of what the run has written (a model that no folder can hold has checkpoints alone).
+void use_newest(EvalTarget& target) {
+  const fs::path output = target.config.training().output();
+  const std::optional<TrainedState> newest = newest_state(output);
+  if (!newest) {
+    throw UserError(
+        "eval: {} holds no trained model; train it first, or give --model or --checkpoint",
+        output.string());
+  }
+  if (!newest->is_checkpoint) {
+    target.model = newest->folder.string();
+    return;
+  }
+  target.request.checkpoint = newest->folder;
+  if (!newest->passed_over.empty()) {
+    target.notes.push_back(
+        fmt::format("{} is newer than {}", newest->folder.string(), newest->passed_over.string()));
+  }
 }
 
-/// The trained model of a run: the one asked for, else model/ or adapter/ of its output folder, else
-/// what its newest checkpoint holds (a model that no folder can hold has that alone).
+/// The trained model of a run: the one asked for, else the newest of its output folder.
 void use_run(EvalTarget& target, const EvalOptions& options) {
-  const fs::path output = target.config.training().output();
-  const fs::path trained = output / (target.config.has_lora() ? "adapter" : "model");
   if (!options.checkpoint.empty()) {
     target.request.checkpoint = find_checkpoint(options.checkpoint);
   } else if (!options.model.empty()) {
     target.model = options.model;
-  } else if (holds_model(trained)) {
-    target.model = trained.string();
-  } else if (!list_checkpoints(output).empty()) {
-    target.request.checkpoint = find_checkpoint(output);
   } else {
-    throw UserError(
-        "eval: {} holds no trained model; train it first, or give --model or --checkpoint",
-        output.string());
+    use_newest(target);
   }
   if (target.request.checkpoint) {
     target.model = target.request.checkpoint->string();
@@ -63,7 +70,7 @@ void use_run(EvalTarget& target, const EvalOptions& options) {
 
 /// What a run's own settings say of a folder that has none.
 RunConfig config_of_model(const EvalOptions& options) {
-  if (fs::exists(fs::path(options.target) / kAdapterFile)) {
+  if (fs::exists(fs::path(options.target) / kPeftConfigName)) {
     throw UserError(
         "eval: {0} holds adapters alone; name their model, with lora.adapter={0}, or a run's "
         "config with --model {0}",
@@ -140,7 +147,8 @@ EvalTarget find_eval_target(const EvalOptions& options) {
     target.config.mutable_evaluation()->set_samples(*options.samples);
   }
   for (const std::string& file : options.data) {
-    target.request.files.push_back({file, format_of(file, options, target.config)});
+    target.request.files.push_back(
+        {.path = file, .format = format_of(file, options, target.config), .option = "--data"});
   }
   return target;
 }

@@ -31,6 +31,7 @@ struct EvalTarget {
   RunConfig config;
   EvaluationRequest request;
   std::string model; ///< where the parameters come from, for people
+  std::vector<std::string> notes; ///< why these
 };
 
 /// UserError where the target is nothing of this, holds no trained model, or options contradict it.

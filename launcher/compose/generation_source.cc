@@ -9,6 +9,7 @@
 #include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/io/json.h>
 #include <palimpsest/core/io/peft_folder.h>
+#include <palimpsest/launcher/compose/trained_state.h>
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -40,10 +41,6 @@ void check_overrides(const std::vector<std::string>& overrides) {
   }
 }
 
-bool is_model(const fs::path& folder) {
-  return fs::exists(folder / "config.json") || fs::exists(folder / kPeftConfigName);
-}
-
 class Finder {
  public:
   explicit Finder(const std::vector<std::string>& overrides) : overrides_(overrides) {}
@@ -60,7 +57,7 @@ class Finder {
     if (fs::exists(folder / kManifestName)) {
       return from_checkpoint(folder);
     }
-    if (is_model(folder)) {
+    if (holds_model(folder)) {
       return from_folder(folder, std::nullopt);
     }
     return from_output(folder, std::nullopt, model);
@@ -116,27 +113,26 @@ class Finder {
       const fs::path& output,
       std::optional<RunConfig> run,
       const std::string& model) const {
-    const fs::path whole = output / "model";
-    const fs::path written = is_model(whole) ? whole : output / "adapter";
-    const bool has_model = is_model(written);
-    const auto checkpoints = list_checkpoints(output);
-    if (!has_model && checkpoints.empty()) {
+    const std::optional<TrainedState> newest = newest_state(output);
+    if (!newest) {
       throw UserError(
           "generate: {}{} holds neither a model nor a checkpoint; give a model's folder or hub id, "
           "an adapter's folder, a checkpoint, or a run's output folder or config",
           model,
           run ? fmt::format(" writes to {}, which", output.string()) : "");
     }
-    if (!checkpoints.empty() &&
-        (!has_model || !has_base(written) ||
-         fs::last_write_time(written) < fs::last_write_time(checkpoints.back().folder))) {
+    if (newest->is_checkpoint) {
+      return from_checkpoint(newest->folder);
+    }
+    const auto checkpoints = list_checkpoints(output);
+    if (!checkpoints.empty() && !has_base(newest->folder)) {
       return from_checkpoint(find_checkpoint(output));
     }
     if (!run && !checkpoints.empty()) {
-      const fs::path& newest = checkpoints.back().folder;
-      run = load_config_text(CheckpointReader(newest).config_text(), newest / kRunConfigName);
+      const fs::path& last = checkpoints.back().folder;
+      run = load_config_text(CheckpointReader(last).config_text(), last / kRunConfigName);
     }
-    return from_folder(written, run);
+    return from_folder(newest->folder, run);
   }
 
   bool overrides(const std::string& key) const {

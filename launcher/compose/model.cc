@@ -138,9 +138,9 @@ at::ScalarType compute_dtype(const std::string& name) {
 Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>& checkpoint) {
   const RunConfig::Model& model = config.model();
   const at::ScalarType compute = compute_dtype(config.precision().compute());
-  precision_ = config.precision().compute();
+  compute_ = config.precision().compute();
   if (compute != at::kFloat) {
-    precision_ += config.precision().master() == "none" ? " without masters" : " with fp32 master";
+    masters_ = config.precision().master() == "none" ? " without masters" : " with fp32 master";
   }
   family_ = model.family();
   if (model.has_path()) {
@@ -194,7 +194,7 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   if (config.precision().has_frozen()) {
     settings_.decoder_options.frozen = frozen_codec(config.precision().frozen(), compute);
     settings_.mlp.frozen = settings_.decoder_options.frozen;
-    precision_ += ", frozen weights in " + config.precision().frozen();
+    frozen_ = ", frozen weights in " + config.precision().frozen();
   }
   ModelRegistry families("model.family");
   register_models(families);
@@ -224,12 +224,24 @@ void Model::check_length(int64_t positions) const {
 std::string Model::description() const {
   const int64_t trained = chain_.trained_count();
   return fmt::format(
-      "{}, {:L} parameters{}, {}, {}",
+      "{}, {:L} parameters{}, {}, {}{}{}",
       family_,
       chain_.parameter_count(),
       trained < chain_.parameter_count() ? fmt::format(" of which {:L} are trained", trained) : "",
       counted(std::ssize(chain_.layers), "layer"),
-      precision_);
+      compute_,
+      masters_,
+      frozen_);
+}
+
+std::string Model::weights_description() const {
+  return fmt::format(
+      "{}, {:L} parameters, {}, {}{}",
+      family_,
+      chain_.parameter_count(),
+      counted(std::ssize(chain_.layers), "layer"),
+      compute_,
+      frozen_);
 }
 
 std::string Model::fingerprint() const {

@@ -39,8 +39,10 @@ class Model {
   const std::vector<std::string>& notes() const {
     return notes_;
   }
-  /// "llama, 31,990,272 parameters, fp32".
+  /// "llama, 31,990,272 parameters, 24 layers, bf16 with fp32 master".
   std::string description() const;
+  /// What is left of it where nothing is trained: "llama, 31,990,272 parameters, 24 layers, bf16".
+  std::string weights_description() const;
 
   /// Equal for equal models: the description, and a hash of what config.json says.
   std::string fingerprint() const;
@@ -100,7 +102,9 @@ class Model {
   TensorFiller with_originals(TensorFiller held) const;
 
   std::string family_;
-  std::string precision_; // "bf16 with fp32 master"
+  std::string compute_; // "bf16"
+  std::string masters_; // " with fp32 master"
+  std::string frozen_; // ", frozen weights in nf4"
   ModelSettings settings_;
   ModelFamily family_functions_;
   std::optional<HfFolder> folder_;

@@ -1,4 +1,5 @@
 // Covers: launcher/compose/evaluation_target.cc
+// Covers: launcher/compose/trained_state.cc
 
 #include <palimpsest/launcher/cli/eval_verb.h>
 
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
@@ -22,7 +24,9 @@ namespace {
 
 using nlohmann::json;
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Outcome;
 using testing::run;
 using ::testing::ThrowsMessage;
@@ -100,6 +104,49 @@ TEST_F(EvalVerb, GivesWhatTheRunMeasuredOfItsModelItsBestOneAndItsCheckpoint) {
   }
 }
 
+// A run that went on from its end and was killed has checkpoints that are newer than its model.
+TEST_F(EvalVerb, TakesTheNewestStateAndSaysWhich) {
+  namespace fs = std::filesystem;
+  const std::string saving = "checkpoint.save_every=2";
+  ASSERT_EQ(run({"train", file("run.yaml"), saving, "--quiet"}).exit_code, 0);
+  EXPECT_EQ(evaluate({file("run.yaml")})["model"], file("out/model"));
+  const auto earlier = fs::last_write_time(file("out/step-00000004")) - std::chrono::hours(1);
+  fs::last_write_time(file("out/model"), earlier);
+  const json newest = evaluate({file("run.yaml")});
+  EXPECT_EQ(newest["model"], file("out/step-00000004"));
+  EXPECT_EQ(newest["step"], 4);
+  const Outcome told = run({"eval", file("run.yaml"), "precision.compute=bf16"});
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(
+      told.out,
+      AllOf(
+          HasSubstr(
+              "note        " + file("out/step-00000004") + " is newer than " + file("out/model")),
+          ContainsRegex("parameters, 4 layers, bf16\n"), // there is no master
+          Not(HasSubstr("master"))));
+  fs::remove_all(file("out/model"));
+  EXPECT_EQ(evaluate({file("run.yaml")})["model"], file("out/step-00000004"));
+}
+
+// What the run's own files need has no use for others.
+TEST_F(EvalVerb, PlainTextNeedsNoTemplate) {
+  const std::string model = PALIMPSEST_TEST_DATA "/models/llama-tiny";
+  std::ofstream(file("chat.yaml")) << fmt::format(
+      "model: {{path: {}}}\n"
+      "data: {{files: [gone.jsonl], tokenizer: {}, chat_template: chatml, loss_on: last, "
+      "sequence_length: 32, validation: {{fraction: 0.1}}}}\n"
+      "training: {{threads: 1, output: {}}}\n"
+      "optimizer: {{learning_rate: 1e-2}}\n",
+      model,
+      PALIMPSEST_TEST_DATA "/tokenizers/llama2-512",
+      file("out"));
+  const Outcome told =
+      run({"eval", file("chat.yaml"), "--model", model, "--data", file("corpus.txt")});
+  ASSERT_EQ(told.exit_code, 0) << told.err;
+  EXPECT_THAT(told.out, HasSubstr("note        data.chat_template has no use here: no file holds"));
+  EXPECT_THAT(told.out, HasSubstr("perplexity"));
+}
+
 TEST_F(EvalVerb, TakesFilesForAModelWithoutAConfig) {
   std::ofstream(file("held-out.txt")) << std::string(33 * 3, 'b');
   write_config(fmt::format("{{files: [{}]}}", file("held-out.txt")));
@@ -141,6 +188,13 @@ TEST_F(EvalVerb, SaysWhatIsMissing) {
       AllOf(HasSubstr("--json"), HasSubstr(file("run.yaml"))));
   EXPECT_THAT(
       refused({file("run.yaml"), "--data", file("nowhere.txt")}), HasSubstr(file("nowhere.txt")));
+  std::ofstream(file("empty.txt")) << "";
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--data", file("empty.txt")}),
+      HasSubstr("--data: " + file("empty.txt") + " is empty"));
+  EXPECT_THAT(
+      refused({file("run.yaml"), "--data", file("run.yaml")}),
+      HasSubstr("--data: the ending of " + file("run.yaml") + " is unknown"));
   EXPECT_THAT(
       refused({file("run.yaml"), "--samples", "0"}),
       HasSubstr("--samples: '0' is not allowed; give a whole number above 0;"));
