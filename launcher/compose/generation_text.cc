@@ -29,6 +29,13 @@ Decoder byte_decoder() {
   return Decoder(Component(byte_level, "bytes", "decoder"), tokens);
 }
 
+std::vector<int32_t> not_empty(std::vector<int32_t> ids) {
+  if (ids.empty()) {
+    throw UserError("the prompt is empty: give at least one token to go on from");
+  }
+  return ids;
+}
+
 /// eos_token_id of a file: a number or a list of them. Nothing where file or key is missing.
 std::set<int32_t> end_ids_of(const fs::path& file) {
   if (!fs::exists(file)) {
@@ -104,10 +111,18 @@ GenerationText::GenerationText(
     const fs::path& folder,
     const std::string& chat_template,
     int64_t vocabulary)
-    : folder_(folder), vocabulary_(vocabulary) {
+    : folder_(folder) {
   if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json")) {
     tokenizer_ = std::make_shared<const Tokenizer>(folder);
     encoder_ = text_encoder(tokenizer_);
+    if (tokenizer_->vocabulary_size() > vocabulary) {
+      throw UserError(
+          "generate: the tokenizer of {} has {} tokens, and the model's vocabulary {}; name the "
+          "tokenizer that belongs to the model with data.tokenizer=FOLDER",
+          folder.string(),
+          tokenizer_->vocabulary_size(),
+          vocabulary);
+    }
   } else if (vocabulary == kBytes) {
     bytes_ = byte_decoder();
     encoder_.encode = [](std::string_view text) {
@@ -132,21 +147,8 @@ GenerationText::GenerationText(
   }
 }
 
-std::vector<int32_t> GenerationText::checked(std::vector<int32_t> ids) const {
-  if (ids.empty()) {
-    throw UserError("the prompt is empty: give at least one token to go on from");
-  }
-  for (const int32_t id : ids) {
-    if (id >= vocabulary_) {
-      throw UserError(
-          "the tokenizer of {} makes token {} of the prompt, but the model's vocabulary has {}; it "
-          "belongs to another model",
-          folder_.string(),
-          id,
-          vocabulary_);
-    }
-  }
-  return ids;
+int64_t GenerationText::token_count() const {
+  return tokenizer_ == nullptr ? kBytes : tokenizer_->vocabulary_size();
 }
 
 std::vector<int32_t> GenerationText::encode(std::string_view prompt) const {
@@ -155,7 +157,7 @@ std::vector<int32_t> GenerationText::encode(std::string_view prompt) const {
     ids = tokenizer_->prefix();
   }
   std::ranges::copy(encoder_.encode(prompt), std::back_inserter(ids));
-  return checked(std::move(ids));
+  return not_empty(std::move(ids));
 }
 
 std::vector<int32_t> GenerationText::encode(const Conversation& conversation) const {
@@ -165,7 +167,7 @@ std::vector<int32_t> GenerationText::encode(const Conversation& conversation) co
         folder_.string(),
         fmt::join(named_chat_templates(), ", "));
   }
-  return checked(encoder_.encode(chat_->prompt(conversation)));
+  return not_empty(encoder_.encode(chat_->prompt(conversation)));
 }
 
 GeneratedText GenerationText::begin(std::vector<std::string> stops) const {

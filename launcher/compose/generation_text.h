@@ -56,15 +56,19 @@ class GeneratedText {
 class GenerationText {
  public:
   /// `folder`: with tokenizer, chat template and generation config; `chat_template`: a name or a
-  /// file in Jinja, empty for the folder's own. UserError where there is no tokenizer, or a file
-  /// cannot be read as it is meant.
+  /// file in Jinja, empty for the folder's own; `vocabulary`: of the model, which may have more ids
+  /// than the tokenizer has tokens. UserError where there is no tokenizer, it has more tokens, or a
+  /// file cannot be read as it is meant.
   GenerationText(
       const std::filesystem::path& folder,
       const std::string& chat_template,
       int64_t vocabulary);
 
+  /// The ids below this are tokens. What else the model has scores for stands for no text.
+  int64_t token_count() const;
+
   /// A prompt's tokens, after those that the tokenizer puts before a text. UserError where there is
-  /// none, or an id is not in the model's vocabulary.
+  /// none.
   std::vector<int32_t> encode(std::string_view prompt) const;
   /// Of a conversation, up to where the assistant's next message begins. UserError where there is
   /// no chat template, or it does not allow the conversation.
@@ -93,11 +97,9 @@ class GenerationText {
   }
 
  private:
-  std::vector<int32_t> checked(std::vector<int32_t> ids) const;
   DecoderStream stream() const;
 
   std::filesystem::path folder_;
-  int64_t vocabulary_;
   std::shared_ptr<const Tokenizer> tokenizer_; // null where bytes are tokens
   Decoder bytes_;
   TextEncoder encoder_;

@@ -9,9 +9,11 @@
 namespace palimpsest {
 namespace {
 
-std::span<const float> row_of(const at::Tensor& scores, int64_t row) {
+/// Of the first `tokens` ids: those beyond stand for no text.
+std::span<const float> row_of(const at::Tensor& scores, int64_t row, int64_t tokens) {
   const int64_t width = scores.size(1);
-  return {scores.const_data_ptr<float>() + row * width, static_cast<size_t>(width)};
+  check(tokens <= width, "scores of {} ids for {} tokens", width, tokens);
+  return {scores.const_data_ptr<float>() + row * width, static_cast<size_t>(tokens)};
 }
 
 } // namespace
@@ -88,7 +90,10 @@ void TextGenerator::run(
 void TextGenerator::start(Sequence& sequence, const GenerationCallbacks& callbacks) const {
   const int64_t held = sequence.cache->truncate(std::ssize(sequence.ids) - 1);
   const std::span<const int32_t> rest = std::span(sequence.ids).subspan(static_cast<size_t>(held));
-  accept(sequence, row_of(generator_.extend(*sequence.cache, rest), 0), callbacks);
+  accept(
+      sequence,
+      row_of(generator_.extend(*sequence.cache, rest), 0, text_.token_count()),
+      callbacks);
 }
 
 /// One more token of each.
@@ -102,7 +107,7 @@ void TextGenerator::step(std::list<Sequence>& active, const GenerationCallbacks&
   const at::Tensor scores = generator_.step(caches, ids);
   int64_t row = 0;
   for (Sequence& sequence : active) {
-    accept(sequence, row_of(scores, row++), callbacks);
+    accept(sequence, row_of(scores, row++, text_.token_count()), callbacks);
   }
 }
 

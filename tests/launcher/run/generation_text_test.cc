@@ -95,9 +95,16 @@ TEST_F(GenerationTextTest, APromptBeginsAsTheTokenizerBeginsTexts) {
   const GenerationText gpt2(kTokenizers + "gpt2-512", "", 512);
   EXPECT_THAT(error_of([&] { gpt2.encode(""); }), HasSubstr("the prompt is empty"));
   EXPECT_THAT(error_of([&] { gpt2.encode("\xFF"); }), HasSubstr("UTF-8"));
-  const GenerationText narrow(kTokenizers + "gpt2-512", "", 100);
+}
+
+// A model may have more ids than the tokenizer has tokens, but not fewer.
+TEST_F(GenerationTextTest, ATokenizerFitsTheModelsVocabulary) {
+  EXPECT_EQ(GenerationText(kTokenizers + "gpt2-512", "", 512).token_count(), 512);
+  EXPECT_EQ(GenerationText(kTokenizers + "gpt2-512", "", 576).token_count(), 512);
+  EXPECT_EQ(GenerationText(folder_, "", 256).token_count(), 256); // bytes
   EXPECT_THAT(
-      error_of([&] { narrow.encode("Once upon"); }), HasSubstr("the model's vocabulary has 100"));
+      error_of([&] { GenerationText(kTokenizers + "gpt2-512", "", 511); }),
+      HasSubstr("gpt2-512 has 512 tokens, and the model's vocabulary 511; name the tokenizer"));
 }
 
 TEST_F(GenerationTextTest, TextsEndWhereTheModelsFilesSay) {
