@@ -400,12 +400,7 @@ void add_generate_verb(CLI::App& program) {
       ->check(CLI::NonNegativeNumber);
   verb->add_option("--stop", options->stops, "A text ends before this; may be given several times")
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return text.empty() ? std::string("it is empty") : std::string();
-          },
-          "text that is not empty"));
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   CLI::Option* batch =
       verb->add_option("--batch", options->batch, "Texts that are generated at a time");
   batch->check(CLI::Range(int64_t{1}, kMostSequences))->capture_default_str()->excludes(chat);

@@ -45,6 +45,7 @@ using RankArguments = std::vector<std::string>;
 std::filesystem::path check_training(const RankArguments& arguments) {
   CLI::App program("", "palimpsest");
   add_train_verb(program);
+  refuse_empty_values(program);
   CLI::App* train = program.get_subcommand("train");
   // The arguments have been read and checked, and the verb would begin.
   struct Parsed {};
@@ -130,8 +131,20 @@ void add_rank_verbs(const CLI::App& program, CLI::App& launch) {
   }
 }
 
-/// Runs a job whose logs go to its output folder. Where its ranks refuse before anything begins, in a
-/// folder that was empty or not there, the logs go again, unless the message points to one.
+/// Logs that nothing was written to, and their folder where it holds no others.
+void remove_empty_logs(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& log : std::filesystem::directory_iterator(folder, ignored)) {
+    if (log.is_regular_file(ignored) && log.file_size(ignored) == 0) {
+      std::filesystem::remove(log.path(), ignored);
+    }
+  }
+  std::filesystem::remove(folder, ignored);
+}
+
+/// Runs a job whose logs are where nobody asked for them. Where its ranks refuse before anything
+/// begins, a folder of logs that was not there goes again, unless the message points to it; empty
+/// logs go after any failure.
 void run_or_leave_nothing(
     const LaunchPlan& plan,
     const LaunchOptions& options,
@@ -140,18 +153,19 @@ void run_or_leave_nothing(
   std::error_code ignored;
   const fs::path output = options.log_folder.parent_path();
   const bool existed = fs::exists(output, ignored);
-  const bool was_empty = !existed || fs::is_empty(output, ignored);
+  const bool had_logs = fs::exists(options.log_folder, ignored);
   try {
     run_job(plan, options, environment);
   } catch (const Error& error) {
     const bool refused = error.exit_code() == kRefusedExitCode;
     const bool named =
         std::string_view(error.what()).find(options.log_folder.string()) != std::string_view::npos;
-    if (refused && !named && was_empty) {
+    if (refused && !named && !had_logs) {
       fs::remove_all(options.log_folder, ignored);
-      if (!existed) {
-        fs::remove(output, ignored); // stays where anything else is in it
-      }
+    }
+    remove_empty_logs(options.log_folder);
+    if (!existed) {
+      fs::remove(output, ignored); // stays where anything else is in it
     }
     throw;
   }
@@ -187,7 +201,7 @@ void launch(LaunchVerbOptions options, const RankArguments& arguments) {
     std::cout << plan.describe(launch);
     return;
   }
-  if (own_logs) {
+  if (own_logs || passing_logs) {
     run_or_leave_nothing(plan, launch, environment);
   } else {
     run_job(plan, launch, environment);

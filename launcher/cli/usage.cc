@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,20 @@ std::string surplus(const CLI::App& program) {
   return words.empty() ? "" : words.front();
 }
 
+/// Those of a group of which the verb takes exactly one; none where it has no such group.
+std::vector<std::string> alternatives(const CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const CLI::App* group : verb.get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::Option* option : group->get_options()) {
+      const bool ours = option != group->get_help_ptr();
+      if (ours && group->get_name().empty() && group->get_require_option_max() == 1) {
+        names.push_back(option->get_name());
+      }
+    }
+  }
+  return names;
+}
+
 /// "a whole number in [1 - 4096]"; of CLI11's "INT:INT in [1 - 4096]".
 std::string allowed(const CLI::Option& option) {
   const std::string text = option.get_type_name();
@@ -69,7 +84,7 @@ std::string allowed(const CLI::Option& option) {
   const std::string type = text.substr(0, colon);
   std::string check = colon == std::string::npos ? "" : text.substr(colon + 1);
   if (type == "TEXT") {
-    return check.empty() ? "text" : check;
+    return check.empty() ? "text that is not empty" : check;
   }
   if (type != "INT" && type != "UINT" && type != "FLOAT") {
     return text;
@@ -108,11 +123,15 @@ std::string sentence(const CLI::App& program, const Verb& verb, const CLI::Parse
     }
     return fmt::format("what shall be done? Give one of {}", fmt::join(names, ", "));
   }
+  const bool required = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+  if (const auto names = alternatives(*verb.app); option == nullptr && required && !names.empty()) {
+    return fmt::format("give exactly one of {}", fmt::join(names, ", "));
+  }
   if (option == nullptr) {
     return error.what();
   }
   const std::string name = option->get_name();
-  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+  if (required) {
     return fmt::format("{} is missing: {}", name, option->get_description());
   }
   const std::vector<std::string>& given = option->results();
@@ -128,6 +147,19 @@ std::string sentence(const CLI::App& program, const Verb& verb, const CLI::Parse
 }
 
 } // namespace
+
+void refuse_empty_values(CLI::App& program, const std::set<std::string>& but) {
+  for (CLI::Option* option : program.get_options()) {
+    if (option->get_expected_max() > 0 && !but.contains(option->get_name())) {
+      option->check([](const std::string& value) {
+        return value.empty() ? std::string("it is empty") : std::string();
+      });
+    }
+  }
+  for (CLI::App* part : program.get_subcommands({})) { // verbs, and groups of options
+    refuse_empty_values(*part, but);
+  }
+}
 
 UserError usage_error(const CLI::App& program, const CLI::ParseError& error) {
   const Verb verb = find_verb(program, error.what());

@@ -10,6 +10,9 @@
 
 #include <palimpsest/core/base/error.h>
 
+#include <set>
+#include <string>
+
 namespace CLI {
 class App;
 class ParseError;
@@ -20,5 +23,9 @@ namespace palimpsest {
 /// What the user should do, by the verb that was being read: an option that there is not, with the
 /// nearest that there is; a missing or surplus argument; a value that is not allowed.
 UserError usage_error(const CLI::App& program, const CLI::ParseError& error);
+
+/// Lets every option and argument of the program and of its verbs refuse an empty text, which would
+/// count as not given; but for the options of these names ("--prompt").
+void refuse_empty_values(CLI::App& program, const std::set<std::string>& but = {});
 
 } // namespace palimpsest

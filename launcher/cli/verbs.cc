@@ -8,6 +8,7 @@
 #include <palimpsest/launcher/cli/stack_verb.h>
 #include <palimpsest/launcher/cli/tokenize_verb.h>
 #include <palimpsest/launcher/cli/train_verb.h>
+#include <palimpsest/launcher/cli/usage.h>
 #include <palimpsest/launcher/cli/verb.h>
 
 namespace palimpsest {
@@ -23,6 +24,8 @@ void register_verbs(CLI::App& program) {
   add_inspect_verb(program);
   add_config_verb(program);
   add_launch_verb(program);
+  // A tokenizer may begin texts by itself; a budget says what it must be.
+  refuse_empty_values(program, /*but=*/{"--prompt", "--budget"});
 }
 
 std::string examples(const std::string& lines) {

@@ -57,6 +57,20 @@ class GenerateVerb : public testing::ProgramFixture {
     std::ofstream(folder_ / name) << text;
     return (folder_ / name).string();
   }
+  /// The folder of a tokenizer whose tokens are the bytes and an end of texts.
+  std::string train_bytes() const {
+    const std::string folder = (folder_ / "bytes").string();
+    const Outcome made = testing::run(
+        {"tokenize",
+         write_file("text.txt", "some text"),
+         "--train",
+         "--vocab-size",
+         "257",
+         "-o",
+         folder});
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+    return folder;
+  }
   static void expect_refused(const Words& arguments, const std::string& words) {
     const Outcome outcome = testing::run(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
@@ -275,9 +289,13 @@ TEST_F(GenerateVerb, ComputesInBf16AndWithinABudget) {
 TEST_F(GenerateVerb, RefusesWhatIsWrongInOneSentence) {
   const Words prompt = {"--prompt", "Once"};
   expect_refused({"generate", model("llama-tiny"), "--prompt", "a"}, "has no tokenizer.json");
-  expect_refused(tiny({}), "generate: ");
-  expect_refused(tiny(prompt + Words{"--chat"}), "generate: ");
+  const std::string one = "generate: give exactly one of --prompt, --prompts, --messages, --chat; ";
+  expect_refused(tiny({}), one);
+  expect_refused(tiny(prompt + Words{"--chat"}), one);
   expect_refused(tiny({"--prompt", ""}), "--prompt: the prompt is empty");
+  expect_refused(
+      tiny(prompt + Words{"--chat-template", ""}),
+      "--chat-template: '' is not allowed; give text that is not empty;");
   expect_refused(tiny(prompt + Words{"--temperature", "-1"}), "--temperature");
   expect_refused(tiny(prompt + Words{"--temperature", "0", "--top-k", "5"}), "without a draw");
   expect_refused(tiny(prompt + Words{"--top-p", "1.5"}), "--top-p");
@@ -302,6 +320,15 @@ TEST_F(GenerateVerb, RefusesWhatIsWrongInOneSentence) {
   expect_refused(
       tiny({"--prompts", write_file("p.txt", "one\n\n")}), "p.txt:2: the prompt is empty");
   expect_refused(tiny({"--prompts", (folder_ / "none.txt").string()}), "none.txt");
+  for (const char* option : {"--messages", "--prompts"}) {
+    const std::string empty = write_file("empty.jsonl", "");
+    expect_refused(tiny({option, empty}), option + (": " + empty) + " is empty");
+  }
+  expect_refused(
+      tiny({"--messages", write_file("none.jsonl", "\n")}), "none.jsonl holds no record");
+  expect_refused(
+      tiny({"--prompts", write_file("empty.txt", "")}), "empty.txt is empty; give a prompt a line");
+  expect_refused(tiny(prompt, "gpt2-2000"), "has 2000 tokens, and the model's vocabulary 512;");
   expect_refused({"generate", (folder_ / "no/model").string(), "--prompt", "a"}, "no/model");
   const std::string same = write_file("same.jsonl", "{\"prompt\": \"a\"}\n");
   expect_refused(tiny({"--prompts", same, "--output", same}), "same.jsonl");
@@ -374,10 +401,26 @@ TEST_F(GenerateVerb, HoldsTheWeightsUnderARunsAdaptersAsTheRunDid) {
   EXPECT_EQ(told(adapter), told(checkpoint));
 }
 
+// Of a model that has learnt nothing half of the ids are likelier than any token. (Drawn with the
+// largest temperature all ids are about as likely.)
+TEST_F(GenerateVerb, WritesNoIdThatIsNoToken) {
+  const std::string tokens = train_bytes();
+  for (const Words& draws : {Words{}, Words{"--temperature", "1000", "--seed", "3"}}) {
+    const Outcome outcome = testing::run(
+        Words{"generate", model("llama-tiny"), "data.tokenizer=" + tokens, "training.threads=1"} +
+        Words{"--prompt", "!!", "--max-new-tokens", "64", "--json"} + draws);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const nlohmann::json record = records(outcome.out).at(0);
+    // Each byte is a token of its own: an id beyond them would leave no trace in the text. What is
+    // no UTF-8 becomes U+FFFD, three bytes.
+    EXPECT_GE(record.at("text").get<std::string>().size(), record.at("tokens").get<size_t>());
+    EXPECT_GT(record.at("tokens"), 0);
+  }
+}
+
 // gpt2-tiny has 64 positions.
 TEST_F(GenerateVerb, RefusesWhatTheModelHasNoPositionsFor) {
-  const Words gpt2 = {
-      "generate", model("gpt2-tiny"), "data.tokenizer=" + kData + "/tokenizers/gpt2-512"};
+  const Words gpt2 = {"generate", model("gpt2-tiny"), "data.tokenizer=" + train_bytes()};
   const std::string ids(60, '!'); // a token each
   expect_refused(
       gpt2 + Words{"--prompts", write_file("p.txt", "a\n" + ids + "\n"), "--max-new-tokens", "5"},

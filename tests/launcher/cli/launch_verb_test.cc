@@ -1,3 +1,4 @@
+#include <palimpsest/launcher/launch/port.h>
 #include <palimpsest/tests/launcher/cli/program_testing.h>
 
 #include <gmock/gmock.h>
@@ -121,6 +122,16 @@ TEST_F(LaunchVerb, AFileThatCannotBeWrittenIsAnErrorBeforeAnyRank) {
     EXPECT_EQ(run({"launch", "-n", "2", "--dry-run", "train", config_, option, good}).exit_code, 0);
     EXPECT_FALSE(std::filesystem::exists(good)); // it was only tried
   }
+}
+
+TEST_F(LaunchVerb, AJobThatDoesNotBeginLeavesNoLogs) {
+  const ListeningSocket taken(0);
+  const std::string port = std::to_string(taken.port());
+  const Outcome outcome =
+      run({"launch", "-n", "2", "--no-mpirun", "--master-port", port, "train", config_});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr(port));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
 TEST_F(LaunchVerb, WrongUseEndsWithTwo) {

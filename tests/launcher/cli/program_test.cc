@@ -90,6 +90,13 @@ TEST_F(ProgramTest, WrongUsageIsToldInASentence) {
   EXPECT_THAT(
       told({"plan", path_, "--world", "0"}),
       HasSubstr("plan: --world: '0' is not allowed; give a whole number in [1 - 1048576]; "));
+  for (const char* option : {"--html", "--save-chain", "--hardware"}) { // empty is not "not given"
+    EXPECT_THAT(
+        told({"plan", path_, option, ""}),
+        HasSubstr(option + std::string(": '' is not allowed; give text that is not empty; ")));
+  }
+  EXPECT_THAT(
+      told({"launch", "-n", "2", "train", path_, "--html", ""}), HasSubstr("train: --html: ''"));
   EXPECT_THAT(told({"plan", path_, "--world", "x"}), HasSubstr("'x' is not allowed; give a whole"));
   EXPECT_THAT(told({"plan", path_, "--world"}), HasSubstr("plan: --world needs a value: "));
   EXPECT_THAT(
