@@ -98,6 +98,23 @@ bool holds_run(const fs::path& output) {
 }
 
 /// The lock is on a file of its own that stays as it is: run.json is replaced and moved.
+[[noreturn]] void refuse_in_use(const fs::path& output) {
+  const std::string holder = read_file(output / kLockName);
+  throw UserError(
+      "training.output: another run writes to {} now ({}); wait until it has ended, or give "
+      "another folder",
+      output.string(),
+      holder.empty() ? "unknown process" : holder);
+}
+
+/// Refuses a folder that another run holds; takes nothing, and many may look at once.
+void require_unlocked(const fs::path& output) {
+  const FileDescriptor file(::open((output / kLockName).c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() >= 0 && ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    refuse_in_use(output);
+  }
+}
+
 FileDescriptor lock_output(const fs::path& output, std::vector<std::string>& notes) {
   const fs::path path = output / kLockName;
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -107,12 +124,7 @@ FileDescriptor lock_output(const fs::path& output, std::vector<std::string>& not
   }
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
-      const std::string holder = read_file(path);
-      throw UserError(
-          "training.output: another run writes to {} now ({}); wait until it has ended, or give "
-          "another folder",
-          output.string(),
-          holder.empty() ? "unknown process" : holder);
+      refuse_in_use(output);
     }
     notes.push_back(fmt::format(
         "{} cannot be locked ({}): see to it that no other run writes there",
@@ -411,6 +423,7 @@ void replace_by_renames(const fs::path& from, const fs::path& to) {
 
 RunStart decide_start(const StartRequest& request) {
   require_writable(request.output);
+  require_unlocked(request.output);
   const bool holds = holds_run(request.output);
   const bool named = !request.resume.empty() && request.resume != "auto";
   RunStart start;

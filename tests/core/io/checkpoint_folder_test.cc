@@ -302,21 +302,23 @@ TEST_F(RunStartTest, AFolderIsOneRunsAtATime) {
       HasSubstr(output().string()),
       HasSubstr(fmt::format("process {}", ::getpid())),
       HasSubstr("another folder"));
-  const auto refuses = [&](const RunStart& start) {
-    return message_of<UserError>([&] { begin(output(), start); });
+  const auto refuses = [&](const StartRequest& start) { // before anything long
+    return message_of<UserError>([&] { decide_start(start); });
   };
   StartRequest again = request();
   again.restart = true;
   {
     RunStart first = decide_start(request());
+    const RunStart second = decide_start(request()); // at the same time
     const FileDescriptor lock = begin_run(output(), first);
-    EXPECT_THAT(refuses(decide_start(request())), in_use);
-    EXPECT_THAT(refuses(decide_start(again)), in_use);
+    EXPECT_THAT(message_of<UserError>([&] { begin(output(), second); }), in_use);
+    EXPECT_THAT(refuses(request()), in_use);
+    EXPECT_THAT(refuses(again), in_use);
     EXPECT_THAT(steps(output()), ElementsAre(9)) << "a refused run changes nothing";
   }
   RunStart restarted = decide_start(again);
   const FileDescriptor lock = begin_run(output(), restarted); // moves the old run's files
-  EXPECT_THAT(refuses(decide_start(request())), in_use);
+  EXPECT_THAT(refuses(request()), in_use);
 }
 
 TEST_F(RunStartTest, WhatWasDecidedBeforeAnotherRunSavedIsRefused) {
