@@ -173,7 +173,7 @@ std::string Progress::line(const StepRecord& record) const {
 
 std::string Progress::summary(const PlanReport& report, int64_t baseline_rss) const {
   if (done_ == 0) {
-    return fmt::format("nothing left to do after {}\n", counted(steps_, "step"));
+    return "";
   }
   const double seconds = elapsed() - evaluation_seconds_;
   const int64_t predicted = report.peak(TierId::kDevice);

@@ -39,7 +39,8 @@ class Progress final : public Observer {
   void require_update() const;
 
   /// The end of a run: losses, rate without evaluations, skipped steps, the predicted peak beside the measured one, and
-  /// what of the process's memory was not tracked. `baseline_rss`: bytes resident before the run.
+  /// what of the process's memory was not tracked; nothing where no step was left. `baseline_rss`: bytes resident before
+  /// the run.
   std::string summary(const PlanReport& report, int64_t baseline_rss) const;
 
  private:

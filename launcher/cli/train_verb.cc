@@ -110,6 +110,10 @@ int train_rank(
       reading.show(done, "reading " + name);
     });
   }
+  ranks.watch_telling([&](const std::string& text) {
+    reading.end();
+    out << text << std::endl;
+  });
   Run run(config, ranks, options.allow_change);
   if (!quiet) {
     reading.end();

@@ -72,6 +72,17 @@ class Ranks {
     return reading_;
   }
 
+  /// Told, before long work, what the user should know by then.
+  using Telling = std::function<void(const std::string& text)>;
+  void watch_telling(Telling telling) {
+    telling_ = std::move(telling);
+  }
+  void tell(const std::string& text) const {
+    if (telling_) {
+      telling_(text);
+    }
+  }
+
   /// Declares, while it lives, work during which the other ranks wait without a time limit.
   std::unique_ptr<ScopedLongWork> long_work(const std::string& what) const {
     return here_.status == nullptr ? nullptr
@@ -101,6 +112,7 @@ class Ranks {
   int size_ = 1;
   Here here_;
   Reading reading_;
+  Telling telling_;
   bool planned_ = false;
   bool failed_together_ = false;
 };

@@ -2,8 +2,10 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/device.h>
+#include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
@@ -276,6 +278,12 @@ void Run::open() {
   norm_ = std::make_unique<FoldedNorm>(config_.optimizer().norm_type());
   settings_ = trainer_settings(config_, batches_->step_count());
   parameter_groups_ = parameter_groups(config_.optimizer(), model_->chain());
+  if (checkpoints_ && checkpoints_->start() &&
+      CheckpointReader(*checkpoints_->start()).info().step() >= batches_->step_count()) {
+    ranks_.tell(fmt::format(
+        "nothing left to do after {}: only the model is written again",
+        counted(batches_->step_count(), "step")));
+  }
 }
 
 int Run::micro_batches() const {
