@@ -75,8 +75,7 @@ class Printer {
       if (reflection.HasField(message, &field)) {
         const size_t header = out_.size();
         section(reflection.GetMessage(message, &field), path, depth + 1);
-        const bool empty = !has_values(std::string_view(out_).substr(header));
-        out_.insert(header, indent + field.name() + (empty ? ": {}\n" : ":\n"));
+        out_.insert(header, header_of(field, indent, std::string_view(out_).substr(header)));
       } else {
         comment(indent + "# " + field.name() + ": not set\n");
       }
@@ -90,6 +89,21 @@ class Printer {
     const std::string line = indent + field.name() + ": " + value(message, field);
     out_ +=
         comments_ ? fmt::format("{:<{}}  # {}\n", line, kCommentColumn, origin(path)) : line + "\n";
+  }
+
+  /// Of a section whose keys print as `lines`. One that is always there needs no place in the config
+  /// where none of its keys has a value.
+  std::string header_of(
+      const FieldDescriptor& field,
+      const std::string& indent,
+      std::string_view lines) const {
+    if (has_values(lines)) {
+      return indent + field.name() + ":\n";
+    }
+    if (options_of(field).optional_section()) {
+      return indent + field.name() + ": {}\n";
+    }
+    return comments_ ? indent + "# " + field.name() + ":\n" : "";
   }
 
   void comment(const std::string& line) {

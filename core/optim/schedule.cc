@@ -1,6 +1,7 @@
 #include <palimpsest/core/optim/schedule.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 
 #include <algorithm>
 #include <cmath>
@@ -86,21 +87,21 @@ LearningRateSchedule::LearningRateSchedule(ScheduleSettings settings)
   warmup_ = settings_.warmup_steps.value_or(share_of(total, settings_.warmup_ratio));
   if (warmup_ < 0 || warmup_ > total) {
     throw UserError(
-        "scheduler.warmup_steps: {} is not allowed in a run of {} steps; give 0 to {}",
+        "scheduler.warmup_steps: {} is not allowed in a run of {}; give 0 to {}",
         warmup_,
-        total,
+        counted(total, "step"),
         total);
   }
   if (settings_.name == "wsd") {
     decay_ = share_of(total, settings_.decay_ratio);
     if (warmup_ + decay_ > total) {
       throw UserError(
-          "scheduler: a warm-up of {} steps and a decay of {} (scheduler.decay_ratio {}) exceed "
-          "the run's {} steps; shorten one of them",
-          warmup_,
+          "scheduler: a warm-up of {} and a decay of {} (scheduler.decay_ratio {}) exceed the "
+          "run's {}; shorten one of them",
+          counted(warmup_, "step"),
           decay_,
           settings_.decay_ratio,
-          total);
+          counted(total, "step"));
     }
   }
 }

@@ -55,14 +55,14 @@ void make_tokens(const TokenizeSettings& settings) {
   print_notes(made.notes);
   const auto bytes = static_cast<double>(bytes_of(settings.text.files));
   std::cout << fmt::format(
-      "{} of {} as uint{} in {} ({}); {:.2f} bytes of text a token, {:.1f} MB/s\n",
+      "{} of {} as uint{} in {} ({}); {:.2f} bytes of text a token, {}/s\n",
       counted(made.tokens, "token"),
       counted(made.documents, "document"),
       8 * made.id_bytes,
       settings.output.string(),
       format_bytes(made.tokens * made.id_bytes),
       made.tokens > 0 ? bytes / static_cast<double>(made.tokens) : 0.0,
-      bytes / 1e6 / bar.seconds());
+      format_bytes(static_cast<int64_t>(bytes / bar.seconds())));
 }
 
 void make_tokenizer(const TrainTokenizerSettings& settings) {

@@ -2,14 +2,19 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace palimpsest {
 namespace {
@@ -34,33 +39,70 @@ int64_t total_bytes(const CheckpointManifest& manifest) {
   return bytes;
 }
 
-std::string describe_info(const CheckpointReader& reader) {
-  const CheckpointInfo& info = reader.info();
-  const auto& layout = info.layout();
-  const auto& data = info.data();
-  std::string text = fmt::format(
-      "{}: run {}, step {}, {} updates\n"
-      "written by: ranks {}, stages {}, replicate {}, shard {}, zero {}\n"
-      "data: epoch {}, {} of its {} samples, {} since the run began; seed {}\n",
-      reader.folder().string(),
-      info.run_id(),
-      info.step(),
-      info.updates(),
-      layout.ranks(),
-      layout.stages(),
-      layout.replicate(),
-      layout.shard(),
-      layout.zero(),
-      data.epoch(),
-      data.position(),
-      data.samples(),
-      data.consumed(),
-      info.seed());
-  const std::map<std::string, double> numbers(info.numbers().begin(), info.numbers().end());
+/// What the numbers of a checkpoint are.
+constexpr auto kNumbers = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"evaluation.samples", "held-out samples"},
+    {"evaluation.best_loss", "lowest held-out loss"},
+    {"evaluation.best_step", "lowest after step"},
+    {"evaluation.not_lower", "evaluations since without a lower one"},
+    {"evaluation.counted_loss", "the loss that patience compares with"},
+    {"scaler.scale", "loss scale"},
+    {"scaler.good_steps", "finite steps since it changed"},
+    {"scaler.hysteresis_left", "overflows until it is lowered"},
+});
+
+/// "4 ranks: 2 replicas x 2 shards, zero 2".
+std::string describe_layout(const CheckpointInfo::Layout& layout) {
+  std::vector<std::string> axes;
+  const auto add = [&](int64_t size, const char* noun) {
+    if (size > 1) {
+      axes.push_back(fmt::format("{} {}", size, noun));
+    }
+  };
+  add(layout.stages(), "stages");
+  add(layout.replicate(), "replicas");
+  add(layout.shard(), "shards");
+  return fmt::format(
+      "{}{}{}, zero {}",
+      counted(layout.ranks(), "rank"),
+      axes.empty() ? "" : ": ",
+      fmt::join(axes, " x "),
+      layout.zero());
+}
+
+/// Those that have no name here by their own.
+std::string describe_numbers(std::map<std::string, double> numbers) {
+  std::string text;
+  for (const auto& [name, meaning] : kNumbers) {
+    if (const auto found = numbers.find(std::string(name)); found != numbers.end()) {
+      text += fmt::format("{}: {}\n", meaning, found->second);
+      numbers.erase(found);
+    }
+  }
   for (const auto& [name, value] : numbers) {
     text += fmt::format("{}: {}\n", name, value);
   }
   return text;
+}
+
+std::string describe_info(const CheckpointReader& reader) {
+  const CheckpointInfo& info = reader.info();
+  const auto& data = info.data();
+  return fmt::format(
+             "{}: run {}, step {}, {}\n"
+             "written by: {}\n"
+             "data: epoch {}, {} of its {}, {} since the run began; seed {}\n",
+             reader.folder().string(),
+             info.run_id(),
+             info.step(),
+             counted(info.updates(), "update"),
+             describe_layout(info.layout()),
+             data.epoch(),
+             data.position(),
+             counted(data.samples(), "sample"),
+             data.consumed(),
+             info.seed()) +
+      describe_numbers({info.numbers().begin(), info.numbers().end()});
 }
 
 std::string describe_states(const CheckpointManifest& manifest) {
@@ -93,12 +135,12 @@ std::string describe_tensors(const CheckpointManifest& manifest) {
   for (const auto& tensor : manifest.tensors()) {
     const StateDeclaration state = declaration_of(tensor);
     text += fmt::format(
-        "{}  {} {}  {}, pieces {}\n",
+        "{}  {} {}  {} in {}\n",
         describe_state(state.name, state.state),
         name_of(state.dtype),
         format_shape(state.shape),
         format_bytes(bytes_of(state)),
-        tensor.pieces_size());
+        counted(tensor.pieces_size(), "piece"));
   }
   return text;
 }
@@ -136,10 +178,10 @@ void inspect_output(const fs::path& folder, const InspectOptions& options, std::
         reader.verify();
       }
       out << fmt::format(
-          "{}: run {}, ranks {}, {}{}\n",
+          "{}: run {}, {}, {}{}\n",
           found.folder.string(),
           reader.info().run_id(),
-          reader.info().layout().ranks(),
+          counted(reader.info().layout().ranks(), "rank"),
           format_bytes(total_bytes(reader.manifest())),
           options.verify ? ", verified" : "");
     } catch (const Error& error) {
@@ -149,11 +191,11 @@ void inspect_output(const fs::path& folder, const InspectOptions& options, std::
   }
   if (options.verify && damaged > 0) {
     throw UserError(
-        "{}: {} of {} checkpoints are damaged; remove them, or resume with checkpoint.resume=auto, "
+        "{}: {} of {} damaged; remove them, or resume with checkpoint.resume=auto, "
         "which skips them",
         folder.string(),
         damaged,
-        all.size());
+        counted(std::ssize(all), "checkpoint") + (damaged == 1 ? " is" : " are"));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/config/meaning.h>
 #include <palimpsest/core/config/show.h>
@@ -177,12 +178,12 @@ TrainingPosition RunCheckpoints::load(const RunParts& parts) {
   }
   if (info.data().consumed() != batches.consumed(info.step())) {
     throw UserError(
-        "training.global_batch_size: the {} steps of {} took {} samples, with this batch they "
-        "would have taken {}, so that samples would be left out or come twice; keep the batch, or "
+        "training.global_batch_size: the {} of {} took {}, with this batch they would have taken "
+        "{}, so that samples would be left out or come twice; keep the batch, or "
         "start anew in another output folder",
-        info.step(),
+        counted(info.step(), "step"),
         start_.checkpoint->string(),
-        info.data().consumed(),
+        counted(info.data().consumed(), "sample"),
         batches.consumed(info.step()));
   }
   SavedStates(parts.model.chain(), parts.store, parts.groups).load(reader);

@@ -121,7 +121,8 @@ std::vector<std::pair<int, Mesh>> WorldSearch::placements(int world) const {
       const bool shards = zero > 0 && world > 1;
       const bool wanted = allows(request_.zero, zero) && allows(request_.shard, mesh.shard) &&
           (allows(request_.replicate, mesh.replicate) || zero == 0);
-      if (wanted && (mesh.shard > 1) == shards) {
+      const bool repeats = world == 1 && zero > 0 && !request_.zero; // one rank shares nothing out
+      if (wanted && !repeats && (mesh.shard > 1) == shards) {
         result.emplace_back(zero, mesh);
       }
     }

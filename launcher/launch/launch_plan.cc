@@ -2,12 +2,14 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/host.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/launcher/launch/host_list.h>
 #include <palimpsest/launcher/launch/threads.h>
 
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <iterator>
 #include <optional>
 
 namespace palimpsest {
@@ -199,7 +201,7 @@ std::string LaunchPlan::describe(const LaunchOptions& options) const {
         rank.slot,
         is_remote(rank) ? " (another host: launch cannot start it)" : "");
   }
-  const size_t processors = allowed_processors().size();
+  const auto processors = std::ssize(allowed_processors());
   std::string text = fmt::format(
       "ranks     {} ({})\n"
       "hosts     {}\n"
@@ -217,10 +219,10 @@ std::string LaunchPlan::describe(const LaunchOptions& options) const {
       mpirun.description);
   if (local > 0) {
     text += fmt::format(
-        "threads   {} a rank ({} processors for {} ranks of this host)\n",
-        threads_per_rank(static_cast<int64_t>(processors), local),
-        processors,
-        local);
+        "threads   {} a rank ({} for {} of this host)\n",
+        threads_per_rank(processors, local),
+        counted(processors, "processor"),
+        counted(local, "rank"));
   }
   if (!visible_devices.empty()) {
     text += fmt::format("devices   CUDA_VISIBLE_DEVICES={} (the chosen slots)\n", visible_devices);

@@ -38,6 +38,15 @@ TEST(Show, NamesWhereEachValueComesFrom) {
   EXPECT_THAT(text, Not(HasSubstr("momentum"))); // means nothing for adamw
 }
 
+// None of its keys has a value here.
+TEST(Show, AnEmptySectionIsAComment) {
+  const std::string text = show(minimal());
+  EXPECT_THAT(text, HasSubstr("# memory:\n  # device_budget: no bound on a machine"));
+  EXPECT_THAT(text, Not(HasSubstr("{}")));
+  EXPECT_THAT(config_text(load_config_text(minimal(), "run.yaml"), 1), Not(HasSubstr("memory")));
+  EXPECT_THAT(show(minimal(), {"memory.device_budget=1GiB"}), HasSubstr("\nmemory:\n"));
+}
+
 TEST(Show, LoadsBackIntoTheSameConfig) {
   const std::vector<std::vector<std::string>> variants = {
       {},

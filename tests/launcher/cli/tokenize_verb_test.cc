@@ -112,6 +112,7 @@ TEST_F(TokenizeVerb, WritesWideIdsOnDemand) {
        "--ids",
        "uint32"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.out, ::testing::ContainsRegex("a token, [1-9][0-9.]* (B|[KMG]iB)/s\n"));
   const Tokenizer tokenizer(golden("llama3-512"));
   std::vector<int32_t> wanted = encoded(tokenizer, "Hello world");
   wanted.insert(wanted.begin(), tokenizer.beginning().value());
@@ -158,7 +159,7 @@ TEST_F(TokenizeVerb, NamesFileAndLineOfWhatIsWrong) {
   refused("b.jsonl", "{\"text\": 7}\n", "b.jsonl:1: ");
   refused("c.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"a\"} {\"text\": \"b\"}\n", "c.jsonl:3: ");
   refused("d.txt", "one\ntwo\xff\n", "d.txt:2: ");
-  refused("e.txt", "", "e.txt is empty");
+  refused("e.txt", "", "palimpsest: " + path("e.txt") + " is empty");
   const Outcome none =
       run({"tokenize", path("none.txt"), "--tokenizer", golden("gpt2-512"), "-o", path("a.bin")});
   EXPECT_EQ(none.exit_code, 2);

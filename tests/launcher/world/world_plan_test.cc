@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,27 @@ TEST_F(WorldPlan, PrintsTheBestLayoutsWithoutDataOrDevice) {
           HasSubstr("16 ranks of h100-80"),
           HasSubstr("tokens/s"),
           HasSubstr("1 rank (1 node of 8)")));
+}
+
+// It shares nothing out, so that all ZeRO stages are one layout.
+TEST_F(WorldPlan, OneRankHasOneLayoutOfABatch) {
+  const auto stages = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--hardware", "h100-80", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = plan(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::set<int> zero;
+    std::set<int> micro_batches;
+    const nlohmann::json layouts = nlohmann::json::parse(outcome.out).at("layouts");
+    for (const nlohmann::json& layout : layouts) {
+      zero.insert(layout.at("zero").get<int>());
+      micro_batches.insert(layout.at("micro_batch").get<int>());
+    }
+    EXPECT_EQ(micro_batches.size(), layouts.size());
+    return zero;
+  };
+  EXPECT_EQ(stages({}), (std::set<int>{0}));
+  EXPECT_EQ(stages({"parallel.zero=2"}), (std::set<int>{2})); // where it is asked for
 }
 
 TEST_F(WorldPlan, SaysWhatWouldFitWhereNothingDoes) {
