@@ -342,22 +342,8 @@ TEST(Layouts, OneRanksOverflowSkipsTheStepOnAll) {
 TEST(Layouts, MoreSkippedStepsThanAllowedEndTheRun) {
   const TestFolder folder;
   const std::string config = features_yaml(folder, 6);
-  std::mutex mutex;
-  std::vector<std::string> texts;
-  testing::on_ranks(4, [&](Communicator& world, MemoryContext&) {
-    Ranks ranks(world, {.ranks = 4, .threads = 1});
-    palimpsest::Run run(
-        testing::run_config(config, folder, {"parallel.zero=3", "training.max_skipped_steps=0"}),
-        ranks);
-    run.prepare();
-    try {
-      run.train({});
-    } catch (const EnvironmentError& error) {
-      EXPECT_TRUE(ranks.failed_together());
-      const std::scoped_lock lock(mutex);
-      texts.emplace_back(error.what());
-    }
-  });
+  const std::vector<std::string> texts =
+      testing::errors_on(4, config, folder, {"parallel.zero=3", "training.max_skipped_steps=0"});
   ASSERT_EQ(texts.size(), 4U);
   EXPECT_EQ(std::set<std::string>(texts.begin(), texts.end()).size(), 1U);
   EXPECT_EQ(texts.front().substr(0, 7), "step 2:");

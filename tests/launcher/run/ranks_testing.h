@@ -6,6 +6,8 @@
 #include <palimpsest/tests/support/ranks/ranks.h>
 
 #include <mutex>
+#include <string>
+#include <vector>
 
 namespace palimpsest::testing {
 
@@ -38,6 +40,29 @@ inline Finished train_on(
   });
   finished.gradients = floats(folder / "gradients.safetensors");
   return finished;
+}
+
+/// The errors with which a run of several ranks ends, one of each; all know that they fail together.
+inline std::vector<std::string> errors_on(
+    int count,
+    const std::string& yaml,
+    const TestFolder& folder,
+    const std::vector<std::string>& overrides) {
+  std::mutex mutex;
+  std::vector<std::string> errors;
+  on_ranks(count, [&](Communicator& world, MemoryContext&) {
+    Ranks ranks(world, {.ranks = count, .threads = 1});
+    Run run(run_config(yaml, folder, overrides), ranks);
+    run.prepare();
+    try {
+      run.train({});
+    } catch (const EnvironmentError& error) {
+      EXPECT_TRUE(ranks.failed_together());
+      const std::lock_guard lock(mutex);
+      errors.emplace_back(error.what());
+    }
+  });
+  return errors;
 }
 
 } // namespace palimpsest::testing
