@@ -3,7 +3,7 @@
 // Pre-norm self-attention of a decoder with its residual: x +
 // dropout(o_proj(attention(rotary(qkv(norm(x)))))).
 //
-//   AttentionBlock block(shape, {.norm = norm, .qkv = {.weight = refs[1]}, .output = {.weight = refs[3]}}, rotary);
+//   AttentionBlock block(shape, {.norm = norm, .qkv = qkv, .output = output}, rotary);      // linear.h
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
 // Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape

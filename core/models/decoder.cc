@@ -31,6 +31,31 @@ kernels::Activation activation_of(HiddenAct act) {
   return {};
 }
 
+std::vector<ProductTensors> products_of(
+    const TensorGroup& weights,
+    const TensorGroup& biases,
+    const TrainableFilter& trainable) {
+  check(
+      biases.empty() || biases.size() == weights.size(),
+      "{} weights with {} biases",
+      weights.size(),
+      biases.size());
+  const auto alike = [&](const TensorGroup& group, size_t index) {
+    return group.empty() || trainable(group[index - 1].name) == trainable(group[index].name);
+  };
+  std::vector<ProductTensors> products;
+  for (size_t index = 0; index < weights.size(); ++index) {
+    if (index == 0 || !alike(weights, index) || !alike(biases, index)) {
+      products.emplace_back();
+    }
+    products.back().weights.push_back(weights[index]);
+    if (!biases.empty()) {
+      products.back().biases.push_back(biases[index]);
+    }
+  }
+  return products;
+}
+
 namespace {
 
 /// Of a block's uses of randomness, the adapters' dropout comes behind the block's own.
@@ -98,8 +123,16 @@ class DecoderBuilder {
     return {.gain = gain, .bias = bias, .kind = family_.norm, .eps = config_.norm_eps};
   }
 
-  /// The groups of the adapters of linear layers that are one product, A and B of each in turn.
-  void append_adapters(std::vector<TensorGroup>& groups, const TensorGroup& weights) const {
+  /// The groups of neighbouring linear layers: weights and biases of each of their products; then A
+  /// and B of each adapter.
+  void append_linear(
+      std::vector<TensorGroup>& groups,
+      const TensorGroup& weights,
+      const TensorGroup& biases) const {
+    for (const ProductTensors& product : products_of(weights, biases, trainable_)) {
+      groups.push_back(product.weights);
+      groups.push_back(product.biases);
+    }
     for (const TensorDeclaration& weight : weights) {
       const LinearDeclaration layer = linear_layer(config_, weight);
       const auto found = options_.adapters.layers.find(layer.name);
@@ -111,18 +144,23 @@ class DecoderBuilder {
     }
   }
 
-  /// Those layers with their adapters, which are the refs from `next` on; that moves behind them.
+  /// Those layers, whose refs are those from `next` on; that moves behind them.
   Linear linear(
-      const ParamRef& weight,
-      const ParamRef& bias,
       const TensorGroup& weights,
+      const TensorGroup& biases,
       const std::vector<ParamRef>& refs,
       size_t& next) const {
-    Linear layer{
-        .weight = family_.weights_in_out ? weight.transposed() : weight,
-        .bias = bias,
-        .adapters = {}};
+    Linear layer;
     int64_t first = 0;
+    for (size_t left = products_of(weights, biases, trainable_).size(); left > 0; --left) {
+      const ParamRef& weight = refs[next++];
+      layer.products.push_back(
+          {.weight = family_.weights_in_out ? weight.transposed() : weight,
+           .bias = refs[next++],
+           .first = first});
+      first += layer.products.back().weight.rows();
+    }
+    first = 0;
     for (const TensorDeclaration& declared : weights) {
       const LinearDeclaration of = linear_layer(config_, declared);
       const auto found = options_.adapters.layers.find(of.name);
@@ -168,18 +206,11 @@ class DecoderBuilder {
 
   void add_attention(int64_t layer) {
     const AttentionTensors of = attention_tensors(config_, layer);
-    std::vector<TensorGroup> groups = {
-        of.norm,
-        of.norm_bias,
-        of.qkv,
-        of.qkv_bias,
-        of.q_norm,
-        of.k_norm,
-        of.output,
-        of.output_bias};
-    size_t adapters = groups.size();
-    append_adapters(groups, of.qkv);
-    append_adapters(groups, of.output);
+    std::vector<TensorGroup> groups = {of.norm, of.norm_bias};
+    append_linear(groups, of.qkv, of.qkv_bias);
+    groups.push_back(of.q_norm);
+    groups.push_back(of.k_norm);
+    append_linear(groups, of.output, of.output_bias);
     const BlockUnits made = units(of.name, groups, options_.frozen);
     const AttentionShape shape{
         .hidden_size = config_.hidden_size,
@@ -190,22 +221,21 @@ class DecoderBuilder {
         .attention_dropout = config_.attention_dropout,
         .residual_dropout = options_.residual_dropout,
         .block = next_block()};
+    size_t next = 2;
     const AttentionWeights weights{
         .norm = norm(made.refs[0], made.refs[1]),
-        .qkv = linear(made.refs[2], made.refs[3], of.qkv, made.refs, adapters),
-        .q_norm = norm(made.refs[4], {}),
-        .k_norm = norm(made.refs[5], {}),
-        .output = linear(made.refs[6], made.refs[7], of.output, made.refs, adapters)};
+        .qkv = linear(of.qkv, of.qkv_bias, made.refs, next),
+        .q_norm = norm(made.refs[next++], {}),
+        .k_norm = norm(made.refs[next++], {}),
+        .output = linear(of.output, of.output_bias, made.refs, next)};
     add(std::make_unique<AttentionBlock>(shape, weights, rotary_), of.name, made.units);
   }
 
   void add_mlp(int64_t layer) {
     const MlpTensors of = mlp_tensors(config_, layer);
-    std::vector<TensorGroup> groups = {
-        of.norm, of.norm_bias, of.inner, of.inner_bias, of.down, of.down_bias};
-    size_t adapters = groups.size();
-    append_adapters(groups, of.inner);
-    append_adapters(groups, of.down);
+    std::vector<TensorGroup> groups = {of.norm, of.norm_bias};
+    append_linear(groups, of.inner, of.inner_bias);
+    append_linear(groups, of.down, of.down_bias);
     const BlockUnits made = units(of.name, groups, options_.frozen);
     const MlpShape shape{
         .hidden_size = config_.hidden_size,
@@ -214,10 +244,11 @@ class DecoderBuilder {
         .activation = activation_of(config_.hidden_act),
         .residual_dropout = options_.residual_dropout,
         .block = next_block()};
+    size_t next = 2;
     const MlpWeights weights{
         .norm = norm(made.refs[0], made.refs[1]),
-        .inner = linear(made.refs[2], made.refs[3], of.inner, made.refs, adapters),
-        .down = linear(made.refs[4], made.refs[5], of.down, made.refs, adapters)};
+        .inner = linear(of.inner, of.inner_bias, made.refs, next),
+        .down = linear(of.down, of.down_bias, made.refs, next)};
     add(std::make_unique<MlpBlock>(shape, weights), of.name, made.units);
   }
 

@@ -7,10 +7,10 @@
 //
 // What a family does differently stands in its DecoderFamily; here its entries become the shapes and
 // weights of the same few blocks. Parameters carry Hugging Face's names. A block's parameters are one
-// unit (norm gain and weights; q, k, v and gate, up are neighbours, so that each is one product); a
-// tied embedding is a unit of its own that the head shares, whose norm then has its own, and so are
-// learned positions. Layer N is named model.layers.N (GPT-2: transformer.h.N) and runs over two
-// blocks.
+// unit (norm gain and weights; q, k, v and gate, up are neighbours, so that each is one product where
+// they are trained alike), its frozen ones another; a tied embedding is a unit of its own that the
+// head shares, whose norm then has its own, and so are learned positions. Layer N is named
+// model.layers.N (GPT-2: transformer.h.N) and runs over two blocks.
 
 #include <palimpsest/core/contracts/chain.h>
 #include <palimpsest/core/io/adapter_set.h>
@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace palimpsest {
 
@@ -41,6 +42,17 @@ struct DecoderOptions {
 
 /// The kernel of an activation that a config names.
 kernels::Activation activation_of(HiddenAct act);
+
+/// Linear weights that are one product, and their biases as far as they have any.
+struct ProductTensors {
+  TensorGroup weights;
+  TensorGroup biases;
+};
+/// Neighbours cut where they are not trained alike, weights or biases: runs as long as can be.
+std::vector<ProductTensors> products_of(
+    const TensorGroup& weights,
+    const TensorGroup& biases,
+    const TrainableFilter& trainable);
 
 Chain build_decoder(const DecoderConfig& config, const DecoderOptions& options = {});
 

@@ -145,7 +145,14 @@ class DecoderCost {
   using Homes = std::map<std::string, const ParamUnit*>; // of parameters by name
 
   static bool trains(const Homes& homes, const TensorGroup& group) {
-    return !group.empty() && homes.at(group.front().name)->trainable();
+    return trained_elements(homes, group) > 0;
+  }
+  static int64_t trained_elements(const Homes& homes, const TensorGroup& group) {
+    int64_t count = 0;
+    for (const TensorDeclaration& tensor : group) {
+      count += homes.at(tensor.name)->trainable() ? tensor.elements() : 0;
+    }
+    return count;
   }
 
   /// A norm's parameters that are trained, and what their gradients are summed in.
@@ -162,12 +169,12 @@ class DecoderCost {
     return {bytes, bytes + summed * norm_partial_bytes(rows_, config_.hidden_size)};
   }
 
-  /// A linear layer: whether its weight and its bias are trained, the copy that is made of a weight
-  /// that a codec holds, what its adapters make, and the seconds that this takes.
+  /// A linear layer: what of it is trained, the copies that are made of weights that a codec holds,
+  /// what its adapters make, and the seconds that this takes.
   struct LinearState {
-    bool trained = true;
     bool reads = true; // whether gradients need its input
-    int64_t bias_gradient = 0; // where the bias alone is trained: bytes of its gradient
+    int64_t trained_outputs = 0; // those of trained weights
+    int64_t bias_gradient = 0; // of biases that are trained alone: bytes of their gradients
     int64_t forward = 0; // beside its output: a copy, or what an adapter makes
     int64_t backward = 0; // beside the input's gradient
     int64_t adding = 0; // the most that an adapter makes in a product
@@ -183,22 +190,30 @@ class DecoderCost {
   };
   LinearState linear_state(const Homes& homes, const TensorGroup& weight, const TensorGroup& bias)
       const {
-    LinearState state{.trained = trains(homes, weight)};
-    const ParamUnit& unit = *homes.at(weight.front().name);
-    if (!state.trained && trains(homes, bias)) {
-      state.bias_gradient = elements(bias) * kFloatBytes;
-    }
-    state.reads = state.trained;
+    LinearState state{.reads = trains(homes, weight)};
     state.forward_flops = 2 * static_cast<double>(rows_ * elements(weight));
-    state.backward_flops = (state.trained ? 2 : 1) * state.forward_flops;
-    if (unit.codec() != nullptr) {
-      const int64_t copy = elements(weight) * element_;
-      state.forward = copy;
-      state.backward = copy;
-      state.copy_seconds = stream(
-          copy +
-          unit.held(elements(weight)) * static_cast<int64_t>(c10::elementSize(unit.held_dtype())));
+    state.backward_flops =
+        state.forward_flops + 2 * static_cast<double>(rows_ * trained_elements(homes, weight));
+    const auto trainable = [&](const std::string& name) { return homes.at(name)->trainable(); };
+    for (const ProductTensors& product : products_of(weight, bias, trainable)) {
+      const ParamUnit& unit = *homes.at(product.weights.front().name);
+      if (unit.trainable()) {
+        for (const TensorDeclaration& tensor : product.weights) {
+          state.trained_outputs += linear_layer(config_, tensor).outputs;
+        }
+        continue;
+      }
+      state.bias_gradient += trained_elements(homes, product.biases) * kFloatBytes;
+      if (unit.codec() != nullptr) {
+        const int64_t copy = elements(product.weights) * element_;
+        state.forward = std::max(state.forward, copy);
+        state.copy_seconds += stream(
+            copy +
+            unit.held(elements(product.weights)) *
+                static_cast<int64_t>(c10::elementSize(unit.held_dtype())));
+      }
     }
+    state.backward = state.forward;
     for (const TensorDeclaration& tensor : weight) {
       add_adapter(state, homes, linear_layer(config_, tensor));
     }
@@ -251,6 +266,11 @@ class DecoderCost {
   }
   static double back_seconds(const LinearState& state) {
     return state.copy_seconds + state.adapter_input_seconds;
+  }
+  double weight_seconds(const LinearState& state, int64_t inputs) const {
+    const bool some = state.trained_outputs > 0;
+    return (some ? weight_product(rows_, state.trained_outputs, inputs) : 0) +
+        state.adapter_weight_seconds;
   }
   static int64_t elements(const TensorGroup& group) {
     int64_t count = 0;
@@ -397,9 +417,7 @@ class DecoderCost {
         seconds(2.5 * scores, static_cast<double>(2 * qkv + 2 * attended)) + rotary +
         2 * normed_heads + product(rows_, hidden_size, width) + stream(4 * hidden_) +
         back_seconds(first) + back_seconds(last);
-    cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, q_width_) : 0) +
-        (first.trained ? weight_product(rows_, width, hidden_size) : 0) +
-        first.adapter_weight_seconds + last.adapter_weight_seconds;
+    cost.weight_seconds = weight_seconds(last, q_width_) + weight_seconds(first, hidden_size);
   }
 
   BlockCost mlp(int64_t layer, const Homes& homes) const {
@@ -485,9 +503,7 @@ class DecoderCost {
     cost.input_seconds = product(rows_, inner, hidden_size) + stream(2 * gate_up + gated) +
         product(rows_, hidden_size, inner_) + stream(4 * hidden_) + back_seconds(first) +
         back_seconds(last);
-    cost.weight_seconds = (last.trained ? weight_product(rows_, hidden_size, inner) : 0) +
-        (first.trained ? weight_product(rows_, inner_, hidden_size) : 0) +
-        first.adapter_weight_seconds + last.adapter_weight_seconds;
+    cost.weight_seconds = weight_seconds(last, inner) + weight_seconds(first, hidden_size);
   }
 
   /// A chunk of rows at a time, forward and back.

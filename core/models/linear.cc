@@ -3,6 +3,8 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/kernels/linear.h>
 
+#include <ATen/ops/empty.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -57,16 +59,30 @@ void Adapter::backward_input(const at::Tensor& dx, const at::Tensor& dy, const D
       kernels::dropout_backward(sequences(kept, use), use.p, use.key, use.rows).view(dx.sizes()));
 }
 
+at::Tensor Product::outputs(const at::Tensor& y) const {
+  return y.narrow(1, first, weight.rows());
+}
+
 bool Linear::backward_reads_input() const {
-  return weight.trainable() ||
-      std::ranges::any_of(adapters, [](const Adapter& adapter) { return adapter.trainable(); });
+  const auto trainable = [](const auto& part) { return part.trainable(); };
+  return std::ranges::any_of(products, trainable, &Product::weight) ||
+      std::ranges::any_of(adapters, trainable);
 }
 
 at::Tensor Linear::forward(
     const at::Tensor& x,
     const BlockContext& context,
     const at::Tensor& residual) const {
-  at::Tensor y = kernels::linear_forward(x, weight.view(), bias.view(), residual);
+  const Product& last = products.back();
+  at::Tensor y = at::empty({x.size(0), last.first + last.weight.rows()}, x.options());
+  for (const Product& product : products) {
+    kernels::linear_forward_out(
+        product.outputs(y),
+        x,
+        product.weight.view(),
+        product.bias.view(),
+        residual.defined() ? product.outputs(residual) : residual);
+  }
   for (const Adapter& adapter : adapters) {
     adapter.forward(y, x, adapter.dropout_use(context));
   }
@@ -74,7 +90,15 @@ at::Tensor Linear::forward(
 }
 
 at::Tensor Linear::backward_input(const at::Tensor& dy, const BlockContext& context) const {
-  at::Tensor dx = kernels::linear_backward_input(dy, weight.view());
+  at::Tensor dx;
+  for (const Product& product : products) {
+    const at::Tensor weight = product.weight.view();
+    const bool begun = dx.defined();
+    if (!begun) {
+      dx = at::empty({dy.size(0), weight.size(1)}, dy.options());
+    }
+    kernels::linear_backward_input_out(dx, product.outputs(dy), weight, /*accumulate=*/begun);
+  }
   for (const Adapter& adapter : adapters) {
     adapter.backward_input(dx, dy, adapter.dropout_use(context));
   }
@@ -82,7 +106,10 @@ at::Tensor Linear::backward_input(const at::Tensor& dy, const BlockContext& cont
 }
 
 double Linear::forward_flops(double rows) const {
-  int64_t elements = weight.numel();
+  int64_t elements = 0;
+  for (const Product& product : products) {
+    elements += product.weight.numel();
+  }
   for (const Adapter& adapter : adapters) {
     elements += adapter.a.numel() + adapter.b.numel();
   }
@@ -93,7 +120,10 @@ double Linear::backward_flops(double rows) const {
   const auto trained = [](const ParamRef& factor) {
     return factor.trainable() ? factor.numel() : 0;
   };
-  int64_t elements = trained(weight);
+  int64_t elements = 0;
+  for (const Product& product : products) {
+    elements += trained(product.weight);
+  }
   for (const Adapter& adapter : adapters) {
     elements += trained(adapter.a) + trained(adapter.b);
   }

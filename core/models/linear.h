@@ -1,9 +1,11 @@
 #pragma once
 
-// A linear layer of a block: one product, of one weight or of neighbours in a unit (q, k and v), and
-// the low-rank adapters of their outputs.
+// A linear layer of a block: a product with one weight or with neighbours in a unit (q, k and v), and
+// the low-rank adapters of their outputs. Where some of the neighbours are frozen and others trained
+// they are several products, whose outputs lie side by side.
 //
-//   const Linear qkv{.weight = refs[0], .bias = refs[1], .adapters = {{.a = refs[2], .b = refs[3], .scale = 2}}};
+//   const Linear qkv{.products = {{.weight = refs[0], .bias = refs[1]}},
+//                    .adapters = {{.a = refs[2], .b = refs[3], .scale = 2}}};
 //   at::Tensor y = qkv.forward(x, context);           // x [R,K] -> [R,N]
 //   at::Tensor dx = qkv.backward_input(dy, context);
 //   jobs.linear(dy, x, qkv, context);                 // weight_jobs.h: the parameters' gradients
@@ -54,15 +56,23 @@ struct Adapter {
 /// x [R,K] with its dropout, [B*T,K] counted as sequences [B,T,K]; x itself where it is off.
 at::Tensor dropped(const at::Tensor& x, const DropoutUse& use);
 
+struct Product {
+  ParamRef weight; // [n,K]
+  ParamRef bias; // [n], may be absent
+  int64_t first = 0; // of the layer's outputs, those that it gives: [first, first + n)
+
+  /// Its outputs in y [R,N], a view [R,n].
+  at::Tensor outputs(const at::Tensor& y) const;
+};
+
 struct Linear {
-  ParamRef weight; // [N,K]
-  ParamRef bias; // [N], may be absent
+  std::vector<Product> products; // at least one; N outputs together
   std::vector<Adapter> adapters; // may be none
 
   /// Whether the gradients of its parameters need x.
   bool backward_reads_input() const;
 
-  /// y = x w^T + b, plus `residual` [R,N] where defined, plus what adapters add.
+  /// y [R,N] = x w^T + b, plus `residual` [R,N] where defined, plus what adapters add.
   at::Tensor forward(
       const at::Tensor& x,
       const BlockContext& context,

@@ -3,7 +3,7 @@
 // Pre-norm feed-forward with its residual: x + dropout(down(act(gate(norm(x))) * up(norm(x)))), or
 // without gate x + dropout(down(act(inner(norm(x))))).
 //
-//   MlpBlock block(shape, {.norm = norm, .inner = {.weight = refs[1]}, .down = {.weight = refs[3]}});
+//   MlpBlock block(shape, {.norm = norm, .inner = gate_up, .down = down});      // linear.h
 //   ForwardResult result = block.forward({{x}}, {TapeMode::kLean, {0}}, context);      // x [B,T,H] -> [B,T,H]
 //
 // Forward and backward are written by hand on the kernels. x is a declared saved input. A full tape

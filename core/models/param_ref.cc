@@ -25,6 +25,9 @@ bool group_trainable(const std::vector<Parameter>& group, const TrainableFilter&
 } // namespace
 
 int64_t ParamRef::rows() const {
+  if (transposed_) {
+    return unit_->parameters()[first_].shape.at(1);
+  }
   int64_t rows = 0;
   for (size_t index = first_; index < first_ + count_; ++index) {
     rows += unit_->parameters()[index].shape.at(0);

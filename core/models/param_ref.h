@@ -40,7 +40,7 @@ class ParamRef {
   ParamUnit* unit() const {
     return unit_;
   }
-  /// Size of the fused first dimension as it is stored, known while the unit is not gathered too. Not for scalars.
+  /// Size of view()'s first dimension, known while the unit is not gathered too. Not for scalars.
   int64_t rows() const;
   int64_t numel() const;
   /// The fused parameters, undefined where absent. InternalError while the unit is not gathered.

@@ -29,7 +29,9 @@ void WeightJobs::linear(
     const at::Tensor& x,
     const Linear& layer,
     const BlockContext& context) {
-  linear(dy, x, layer.weight, layer.bias);
+  for (const Product& product : layer.products) {
+    linear(product.outputs(dy), x, product.weight, product.bias);
+  }
   for (const Adapter& adapter : layer.adapters) {
     const DropoutUse dropout = adapter.dropout_use(context);
     if (adapter.b.trainable()) {

@@ -120,6 +120,9 @@ void add_frozen(std::vector<Shape>& all, at::ScalarType compute) {
     all.push_back(training_only(wide, {"norm"}, type));
     all.push_back(training_only(llama, {"lm_head", "layers.1"}, type));
     all.push_back(training_only(of_family(llama, "qwen3"), {"k_norm", "o_proj"}, type));
+    all.push_back(training_only(wide, {"q_proj", "up_proj"}, type)); // parts of products
+    all.push_back(training_only(
+        of_family(llama, "qwen2"), {"q_proj", "v_proj.weight", "k_proj.bias", "gate"}, type));
     all.push_back(training_only(
         of_family(shape({64, 256, 4, 4, 300}, 2, 64, compute), "gpt2"), {"bias", "wpe"}, type));
   }
@@ -127,6 +130,7 @@ void add_frozen(std::vector<Shape>& all, at::ScalarType compute) {
       training_only(llama, {"embed", "down_proj", "q_proj", "k_proj", "v_proj"}, nullptr));
   all.push_back(
       training_only(shape({64, 176, 4, 2, 256}, 2, 32, compute, true), {"gate", "up"}, nullptr));
+  all.push_back(training_only(llama, {"k_proj", "gate", "norm"}, nullptr));
 }
 
 /// With adapters of rank 4 on some linear layers.

@@ -117,8 +117,8 @@ BlockUnits make_units(Chain& chain, const std::vector<std::vector<int64_t>>& sha
 MlpWeights mlp_weights(const BlockUnits& made) {
   return {
       .norm = {.gain = made.refs[0], .eps = kEps},
-      .inner = {.weight = made.refs[1], .bias = made.refs[2]},
-      .down = {.weight = made.refs[3], .bias = made.refs[4]}};
+      .inner = {.products = {{.weight = made.refs[1], .bias = made.refs[2]}}},
+      .down = {.products = {{.weight = made.refs[3], .bias = made.refs[4]}}}};
 }
 
 TEST(HandWritten, AttentionEqualsAutograd) {
@@ -129,8 +129,8 @@ TEST(HandWritten, AttentionEqualsAutograd) {
   AttentionBlock block(
       {.hidden_size = kHidden, .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kHeadDim},
       {.norm = {.gain = made.refs[0], .eps = kEps},
-       .qkv = {.weight = made.refs[1], .bias = made.refs[2]},
-       .output = {.weight = made.refs[3], .bias = made.refs[4]}},
+       .qkv = {.products = {{.weight = made.refs[1], .bias = made.refs[2]}}},
+       .output = {.products = {{.weight = made.refs[3], .bias = made.refs[4]}}}},
       std::make_shared<RotaryCache>(RopeConfig{}, kHeadDim, 64));
   AutogradBlock reference({.kind = "attention", .function = attention, .parameters = made.refs});
   const at::Tensor x = at::randn({3, 10, kHidden});

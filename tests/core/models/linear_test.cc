@@ -5,6 +5,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -43,8 +44,7 @@ class AdaptedLinear : public testing::TestWithParam<double> {
         at::kFloat,
         is_adapter);
     layer_ = {
-        .weight = made.refs[0],
-        .bias = made.refs[1],
+        .products = {{.weight = made.refs[0], .bias = made.refs[1]}},
         .adapters = {
             {.a = made.refs[2],
              .b = made.refs[3],
@@ -65,6 +65,12 @@ class AdaptedLinear : public testing::TestWithParam<double> {
   }
   BlockContext context(bool training = true) const {
     return {.batch = &batch_, .seed = 5, .step = 3, .training = training};
+  }
+  at::Tensor weight() const {
+    return layer_.products[0].weight.view();
+  }
+  at::Tensor bias() const {
+    return layer_.products[0].bias.view();
   }
   at::Tensor a() const {
     return layer_.adapters[0].a.view();
@@ -101,7 +107,7 @@ void expect_near(const at::Tensor& got, const at::Tensor& wanted) {
 
 TEST_P(AdaptedLinear, AddsToItsOutputsAlone) {
   const at::Tensor residual = at::randn({x_.size(0), kFirst + kSecond});
-  const at::Tensor base = at::matmul(x_, layer_.weight.view().t()) + layer_.bias.view() + residual;
+  const at::Tensor base = at::matmul(x_, weight().t()) + bias() + residual;
   at::Tensor wanted = base.clone();
   wanted.narrow(1, kFirst, kSecond)
       .add_(at::matmul(at::matmul(x_ * factors(), a().t()), b().t()), kScale);
@@ -115,14 +121,14 @@ TEST_P(AdaptedLinear, AddsToItsOutputsAlone) {
 }
 
 TEST_P(AdaptedLinear, DropsNothingOutsideTraining) {
-  at::Tensor wanted = at::matmul(x_, layer_.weight.view().t()) + layer_.bias.view();
+  at::Tensor wanted = at::matmul(x_, weight().t()) + bias();
   wanted.narrow(1, kFirst, kSecond).add_(at::matmul(at::matmul(x_, a().t()), b().t()), kScale);
   expect_near(layer_.forward(x_, context(/*training=*/false)), wanted);
 }
 
 TEST_P(AdaptedLinear, GoesBackThroughBothWays) {
-  const at::Tensor wanted = at::matmul(dy_, layer_.weight.view()) +
-      kScale * factors() * at::matmul(at::matmul(upstream(), b()), a());
+  const at::Tensor wanted =
+      at::matmul(dy_, weight()) + kScale * factors() * at::matmul(at::matmul(upstream(), b()), a());
   expect_near(layer_.backward_input(dy_, context()), wanted);
 }
 
@@ -169,11 +175,92 @@ TEST_P(AdaptedLinear, KnowsWhatItsGradientsNeedAndWhatItCosts) {
   EXPECT_EQ(plain.backward_flops(kRows), kFrozen);
   EXPECT_FALSE(plain.backward_reads_input());
   EXPECT_NE(plain.kind(), layer_.kind());
-  plain.weight = layer_.adapters[0].a; // one that is trained
+  plain.products[0].weight = layer_.adapters[0].a; // one that is trained
   EXPECT_EQ(plain.backward_flops(kRows), 2 * 2 * kRows * kRank * kIn);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, AdaptedLinear, testing::Values(0.0, 0.4));
+
+/// Three weights with biases of which the middle weight and the last bias are frozen: other neighbours
+/// in their units, one layer of 20 outputs.
+class LinearOfProducts : public testing::Test {
+ protected:
+  static constexpr int64_t kOutputs[3] = {8, 5, 7};
+
+  LinearOfProducts() {
+    std::vector<std::vector<Parameter>> groups;
+    for (const int64_t outputs : kOutputs) {
+      const std::string name = std::to_string(outputs);
+      groups.push_back({{.name = name, .shape = {outputs, kIn}}});
+      groups.push_back({{.name = name + ".bias", .shape = {outputs}}});
+    }
+    const BlockUnits made =
+        add_units(chain_, "unit", groups, at::kFloat, [](const std::string& name) {
+          return name != "5" && name != "7.bias";
+        });
+    int64_t first = 0;
+    for (size_t index = 0; index < 3; ++index) {
+      layer_.products.push_back(
+          {.weight = made.refs[2 * index], .bias = made.refs[2 * index + 1], .first = first});
+      first += kOutputs[index];
+    }
+    for (const auto& unit : chain_.units) {
+      unit->bind_data(at::randn({unit->numel()}));
+    }
+    for (const Product& product : layer_.products) {
+      weights_.push_back(product.weight.view());
+      biases_.push_back(product.bias.view());
+    }
+  }
+
+  Chain chain_;
+  Linear layer_;
+  std::vector<at::Tensor> weights_;
+  std::vector<at::Tensor> biases_;
+  at::Tensor x_ = at::randn({9, kIn});
+  at::Tensor dy_ = at::randn({9, 20});
+};
+
+TEST_F(LinearOfProducts, IsTheLayerOfAllTheirWeights) {
+  const at::Tensor residual = at::randn({9, 20});
+  expect_near(
+      layer_.forward(x_, {}, residual),
+      at::matmul(x_, at::cat(weights_).t()) + at::cat(biases_) + residual);
+  expect_near(layer_.backward_input(dy_, {}), at::matmul(dy_, at::cat(weights_)));
+}
+
+TEST_F(LinearOfProducts, MakesGradientsOfWhatIsTrainedNowOrLaterWithTheSameBits) {
+  ParamUnit& trained = *chain_.units[0];
+  ASSERT_EQ(trained.numel(), (8 + 7) * kIn + 8 + 5);
+  std::vector<at::Tensor> flat;
+  for (const bool deferred : {false, true}) {
+    trained.bind_fresh_grad(at::ones({trained.numel()}));
+    WeightJobs jobs;
+    jobs.defer(deferred);
+    for (int times = 0; times < 2; ++times) {
+      jobs.linear(dy_, x_, layer_, {});
+    }
+    jobs.run();
+    trained.settle_grad();
+    flat.push_back(trained.grad().clone());
+  }
+  EXPECT_TRUE(flat[0].equal(flat[1]));
+  const auto upstream = [&](size_t index) { return layer_.products[index].outputs(dy_); };
+  for (const size_t index : {0, 2}) {
+    expect_near(layer_.products[index].weight.grad(), 2 * at::matmul(upstream(index).t(), x_));
+  }
+  for (const size_t index : {0, 1}) {
+    expect_near(layer_.products[index].bias.grad(), 2 * upstream(index).sum(0));
+  }
+}
+
+TEST_F(LinearOfProducts, CountsWhatItsBackwardDoes) {
+  EXPECT_TRUE(layer_.backward_reads_input());
+  EXPECT_EQ(layer_.forward_flops(10), 2 * 10 * kIn * 20);
+  EXPECT_EQ(layer_.backward_flops(10), 2 * 10 * kIn * (20 + 8 + 7));
+  layer_.products = {layer_.products[1]};
+  EXPECT_FALSE(layer_.backward_reads_input());
+}
 
 } // namespace
 } // namespace palimpsest

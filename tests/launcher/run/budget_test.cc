@@ -34,11 +34,14 @@ optimizer: {{learning_rate: 1e-3}}
       folder / "text.txt");
 }
 
-/// The same with only some layers trained, the others' weights held in codes.
-std::string frozen_decoder(const TestFolder& folder, const std::string& type) {
+/// The same with only some parameters trained, the others' weights held in codes.
+std::string frozen_decoder(
+    const TestFolder& folder,
+    const std::string& type,
+    const std::string& expressions = R"(['layers\.[0-25]\.', embed])") {
   std::string yaml = decoder(folder);
   const std::string threads = "threads: 2";
-  yaml.insert(yaml.find(threads) + threads.size(), R"(, freeze: ['layers\.[0-25]\.', embed])");
+  yaml.insert(yaml.find(threads) + threads.size(), ", freeze: " + expressions);
   return yaml + fmt::format("precision: {{compute: bf16, frozen: {}}}\n", type);
 }
 
@@ -70,6 +73,7 @@ std::vector<std::string> chains(const TestFolder& folder) {
       decoder(folder),
       frozen_decoder(folder, "nf4"),
       frozen_decoder(folder, "fp32"),
+      frozen_decoder(folder, "int8", "[k_proj, up_proj, embed]"),
       mlp(folder, "hidden_size: 256, num_hidden_layers: 12"),
       mlp(folder, "hidden_sizes: [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32]")};
 }

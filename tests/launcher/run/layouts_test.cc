@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <set>
 #include <span>
 #include <tuple>
@@ -177,8 +178,26 @@ TEST(Layouts, EveryLayoutTrainsAsOneProcess) {
   EXPECT_EQ(seen.size(), 2 * (4U + 3 + 4 + 4));
 }
 
-// Two of three layers, the embedding and a norm are frozen, and held in all types: nothing of them
-// moves, and every layout gives the bits of one process.
+/// Expressions, and whether they freeze a parameter.
+struct Frozen {
+  const char* expressions;
+  std::function<bool(const std::string& name)> of;
+};
+std::vector<Frozen> frozen_choices() {
+  return {
+      {R"(["layers\\.[02]\\.", embed, "model\\.norm"])",
+       [](const std::string& name) {
+         return name.find("layers.1.") == std::string::npos && name != "lm_head.weight";
+       }},
+      {R"(["[kv]_proj", gate_proj, "1.*q_proj", input_layernorm])", [](const std::string& name) {
+         const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+         return has("k_proj") || has("v_proj") || has("gate_proj") || has("input_layernorm") ||
+             has("layers.1.self_attn.q_proj");
+       }}};
+}
+
+// Two of three layers, the embedding and a norm are frozen, or parts of what is one product; held in
+// all types: nothing of them moves, and every layout gives the bits of one process.
 TEST(Layouts, FrozenWeightsStayAsTheyWereOnEveryLayout) {
   const TestFolder folder;
   const std::string config = yaml(folder);
@@ -189,21 +208,23 @@ TEST(Layouts, FrozenWeightsStayAsTheyWereOnEveryLayout) {
         "{compute: fp32, frozen: int8}",
         "{compute: bf16, frozen: nf4}",
         "{compute: bf16, master: none, frozen: fp32}"}) {
-    std::map<int, Finished> references; // by samples of a step
+    std::map<std::pair<bool, int>, Finished> references; // by expressions and samples of a step
     for (const Layout& layout : layouts()) {
       for (const char* policy : {"none", "full", "uniform"}) {
         if (!chosen(number++, 14)) {
           continue;
         }
+        const bool parts = number / 14 % 2 == 0;
+        const Frozen frozen = frozen_choices()[parts ? 1 : 0];
         std::vector<std::string> overrides = {
             fmt::format("training.global_batch_size={}", layout.ranks * 2),
             fmt::format("precision={}", precision),
-            R"(training.freeze=["layers\\.[02]\\.", embed, "model\\.norm"])",
+            std::string("training.freeze=") + frozen.expressions,
             "training.reproducible=true"};
-        if (!references.contains(layout.ranks)) {
-          references[layout.ranks] = testing::train(config, folder, overrides);
+        if (!references.contains({parts, layout.ranks})) {
+          references[{parts, layout.ranks}] = testing::train(config, folder, overrides);
         }
-        const Finished& plain = references.at(layout.ranks);
+        const Finished& plain = references.at({parts, layout.ranks});
         const std::vector<std::string> one = overrides;
         overrides.push_back(fmt::format("activation_checkpointing={}", policy));
         overrides.push_back(fmt::format("parallel.zero={}", layout.zero));
@@ -219,8 +240,7 @@ TEST(Layouts, FrozenWeightsStayAsTheyWereOnEveryLayout) {
         std::map<std::string, std::vector<float>> before;
         testing::add_parameters(untrained, before);
         for (const auto& [name, values] : found.parameters) {
-          const bool trained =
-              name.find("layers.1.") != std::string::npos || name == "lm_head.weight";
+          const bool trained = !frozen.of(name);
           EXPECT_EQ(found.gradients.contains(name), trained) << name;
           EXPECT_EQ(values == before.at(name), !trained) << name;
         }
