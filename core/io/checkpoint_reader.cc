@@ -109,6 +109,21 @@ void check_file(
   }
 }
 
+/// A line of its own, empty where there are none.
+std::string first_few(const char* kind, const std::vector<std::string>& all) {
+  constexpr size_t kMost = 3;
+  if (all.empty()) {
+    return "";
+  }
+  const auto end = all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kMost));
+  return fmt::format(
+      "\n  {} {}: {}{}",
+      all.size(),
+      kind,
+      fmt::join(all.begin(), end, "; "),
+      all.size() > kMost ? "; ..." : "");
+}
+
 } // namespace
 
 CheckpointReader::CheckpointReader(fs::path folder)
@@ -173,20 +188,22 @@ HfFolderLayout CheckpointReader::model_layout() const {
 }
 
 void CheckpointReader::compare_with(std::span<const StateDeclaration> expected) const {
-  std::vector<std::string> faults;
+  std::vector<std::string> missing;
+  std::vector<std::string> different;
+  std::vector<std::string> unexpected;
   std::set<std::pair<std::string_view, std::string_view>> names;
   for (const StateDeclaration& state : expected) {
     names.emplace(state.name, state.state);
     const auto* found = find_state(manifest_, state.name, state.state);
     const std::string where = describe_state(state.name, state.state);
     if (found == nullptr) {
-      faults.push_back(fmt::format("missing: {} {}", where, format_shape(state.shape)));
+      missing.push_back(fmt::format("{} {}", where, format_shape(state.shape)));
       continue;
     }
     const StateDeclaration stored = declaration_of(*found);
     if (stored.shape != state.shape || stored.dtype != state.dtype) {
-      faults.push_back(fmt::format(
-          "different: {} is {} {}, this run asks for {} {}",
+      different.push_back(fmt::format(
+          "{} is {} {}, this run asks for {} {}",
           where,
           name_of(stored.dtype),
           format_shape(stored.shape),
@@ -196,22 +213,21 @@ void CheckpointReader::compare_with(std::span<const StateDeclaration> expected) 
   }
   for (const auto& tensor : manifest_.tensors()) {
     if (!names.contains({tensor.name(), tensor.state()})) {
-      faults.push_back(fmt::format(
-          "unexpected: {} {}",
+      unexpected.push_back(fmt::format(
+          "{} {}",
           describe_state(tensor.name(), tensor.state()),
           format_shape(declaration_of(tensor).shape)));
     }
   }
-  if (!faults.empty()) {
-    constexpr size_t kMostListed = 20;
-    const size_t listed = std::min(faults.size(), kMostListed);
+  if (const size_t all = missing.size() + different.size() + unexpected.size(); all > 0) {
     throw UserError(
         "{}: the checkpoint does not hold the states of this run, which is of another model, "
-        "optimizer or precision; {} differ\n  {}{}",
+        "optimizer or precision; {} differ{}{}{}",
         folder_.string(),
-        faults.size(),
-        fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(listed), "\n  "),
-        listed < faults.size() ? fmt::format("\n  and {} more", faults.size() - listed) : "");
+        all,
+        first_few("missing", missing),
+        first_few("different", different),
+        first_few("unexpected", unexpected));
   }
 }
 

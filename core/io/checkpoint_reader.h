@@ -42,8 +42,8 @@ class CheckpointReader {
   /// one of them is missing or damaged.
   HfFolderLayout model_layout() const;
 
-  /// UserError listing at once the states that are missing, unexpected, or of another shape or
-  /// dtype (at most 20 are printed).
+  /// UserError counting at once the states that are missing, unexpected, or of another shape or
+  /// dtype, with the first few of each kind.
   void compare_with(std::span<const StateDeclaration> expected) const;
 
   /// Elements [begin, end) of a state into `destination`, which has exactly their bytes. UserError

@@ -17,19 +17,6 @@ at::Tensor flat(int64_t count, at::ScalarType type) {
   return at::empty({count}, at::TensorOptions().dtype(type));
 }
 
-/// What is left of values once they were held.
-at::Tensor rounded(const at::Tensor& values, const HeldAs& as) {
-  const at::Tensor wide = values.to(at::kFloat);
-  if (as.codec == nullptr) {
-    return wide.to(as.type).to(values.scalar_type());
-  }
-  const at::Tensor codes = flat(as.codec->held(wide.numel()), as.codec->dtype());
-  as.codec->encode(wide, codes);
-  at::Tensor decoded = flat(wide.numel(), at::kFloat);
-  as.codec->decode(codes, decoded);
-  return decoded.to(values.scalar_type());
-}
-
 /// Whether the original's values, rounded as they were held, are these.
 bool same_once_rounded(
     std::span<const std::byte> original,
@@ -42,7 +29,7 @@ bool same_once_rounded(
     const size_t size = std::min(kPart * width, original.size() - begin);
     const at::Tensor values = flat(static_cast<int64_t>(size / width), type);
     std::memcpy(values.mutable_data_ptr(), original.data() + begin, size);
-    const at::Tensor then = rounded(values, as);
+    const at::Tensor then = once_rounded(values, as);
     if (std::memcmp(then.const_data_ptr(), held.data() + begin, size) != 0) {
       return false;
     }
@@ -51,6 +38,18 @@ bool same_once_rounded(
 }
 
 } // namespace
+
+at::Tensor once_rounded(const at::Tensor& values, const HeldAs& as) {
+  const at::Tensor wide = values.to(at::kFloat);
+  if (as.codec == nullptr) {
+    return wide.to(as.type).to(values.scalar_type());
+  }
+  const at::Tensor codes = flat(as.codec->held(wide.numel()), as.codec->dtype());
+  as.codec->encode(wide, codes);
+  at::Tensor decoded = flat(wide.numel(), at::kFloat);
+  as.codec->decode(codes, decoded);
+  return decoded.to(values.scalar_type());
+}
 
 TensorFiller original_where_frozen(
     TensorFiller held,

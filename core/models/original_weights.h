@@ -9,6 +9,7 @@
 #include <palimpsest/core/contracts/param_codec.h>
 #include <palimpsest/core/io/hf_folder.h>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 #include <functional>
@@ -23,6 +24,9 @@ struct HeldAs {
   std::shared_ptr<const ParamCodec> codec = {};
   at::ScalarType type = at::kFloat;
 };
+
+/// What is left of values once they were held: a whole number of a codec's blocks, but for the last.
+at::Tensor once_rounded(const at::Tensor& values, const HeldAs& as);
 
 /// By a parameter's name, as the model has it; nothing for one that is trained, or that there is not.
 using FrozenParameters = std::function<std::optional<HeldAs>(const std::string& name)>;

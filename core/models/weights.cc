@@ -180,11 +180,19 @@ void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source
         const std::string& name = parameter.name;
         const bool wanted = !is_adapter(name);
         if (wanted) {
-          read(folder.at(name), folder.bytes(name), first, values);
+          read_weight(folder, name, first, values);
           folder.forget(name);
         }
         return wanted;
       });
+}
+
+void read_weight(
+    const HfFolder& folder,
+    const std::string& name,
+    int64_t first,
+    const at::Tensor& values) {
+  read(folder.at(name), folder.bytes(name), first, values);
 }
 
 void load_adapters(const PeftFolder& folder, Chain& chain, const UnitSource& source) {

@@ -75,6 +75,13 @@ std::vector<TensorDeclaration> declarations(const Chain& chain);
 /// anything is read.
 void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source);
 
+/// Elements of a settled folder's parameter from number `first` on, fp32 or rounded to the nearest.
+void read_weight(
+    const HfFolder& folder,
+    const std::string& name,
+    int64_t first,
+    const at::Tensor& values);
+
 /// Fills the adapters' parameters from the folder that they were opened for.
 void load_adapters(const PeftFolder& folder, Chain& chain, const UnitSource& source);
 

@@ -271,6 +271,19 @@ void Model::fill(uint64_t seed, const UnitSource& source) {
   }
 }
 
+FillValues Model::originals() const {
+  if (!folder_) {
+    return {};
+  }
+  return [this](const Parameter& parameter, int64_t first, const at::Tensor& values) {
+    const bool has = !is_adapter(parameter.name);
+    if (has) {
+      read_weight(*folder_, parameter.name, first, values);
+    }
+    return has;
+  };
+}
+
 HfFolderLayout Model::layout() const {
   HfFolderLayout layout;
   if (folder_) {

@@ -78,6 +78,9 @@ class Model {
   /// Logits [B, T, V] of token ids [B, T], by the parameters as they are now.
   at::Tensor logits(const at::Tensor& ids) const;
 
+  /// Its folder's weights, adapters left out; empty where there is no folder. Outlived by the model.
+  FillValues originals() const;
+
   /// Every parameter: from the folder, or initialised from `seed`.
   void fill(uint64_t seed, const UnitSource& source);
 

@@ -186,7 +186,11 @@ TrainingPosition RunCheckpoints::load(const RunParts& parts) {
         counted(info.data().consumed(), "sample"),
         batches.consumed(info.step()));
   }
-  SavedStates(parts.model.chain(), parts.store, parts.groups).load(reader);
+  const SavedStates states(parts.model.chain(), parts.store, parts.groups);
+  if (states.load(reader, parts.model.originals())) {
+    start_.notes.emplace_back(
+        "frozen weights that the checkpoint holds in another type are read from model.path");
+  }
   newest_ = *start_.checkpoint;
   numbers_.clear();
   for (const auto& [name, number] : info.numbers()) {

@@ -1,12 +1,16 @@
 #include <palimpsest/launcher/compose/saved_states.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/models/original_weights.h>
 #include <palimpsest/core/models/weights.h>
+#include <palimpsest/launcher/compose/saved_values.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -37,6 +41,8 @@ bool holds_codes(const ParamUnit& unit) {
 /// The part of a parameter's state that a rank holds.
 struct HeldPiece {
   StatePiece piece;
+  bool of_parameter = false; // its own values, not a moment
+  std::vector<int64_t> shape; // of the parameter
   at::Tensor values; // flat
 };
 
@@ -61,6 +67,8 @@ void for_each_piece(const Chain& chain, ShardedParamStore& store, Visit visit) {
       const int64_t end = std::max(begin, std::min(parameter.offset + parameter.numel, range.end));
       for (const auto& [state, values] : states) {
         HeldPiece held;
+        held.of_parameter = state == states.front().first;
+        held.shape = parameter.shape;
         held.piece.whole.name = parameter.name;
         held.piece.whole.dtype = stored_dtype(values.scalar_type());
         held.piece.whole.shape =
@@ -83,23 +91,26 @@ bool is_real(StoredDtype dtype) {
 }
 
 /// What a checkpoint calls this state, and its type there. A parameter's values are its master where
-/// it has one, else the parameter itself, whichever the run that saved had; real numbers of another
-/// type are converted, which a run must have been allowed (its precision has changed).
-StateDeclaration stored_as(StateDeclaration wanted, const CheckpointManifest& manifest) {
-  const bool values = wanted.state == kMasterState || wanted.state == kParameterState;
-  const auto other = wanted.state == kMasterState ? kParameterState : kMasterState;
-  const auto* stored = find_state(manifest, wanted.name, wanted.state);
-  if (values && stored == nullptr) {
-    stored = find_state(manifest, wanted.name, other);
+/// it has one, else the parameter itself or its codes, whichever the run that saved had; real numbers
+/// of another type are converted, which a run must have been allowed (its precision has changed).
+StateDeclaration stored_as(const HeldPiece& held, const CheckpointReader& reader) {
+  StateDeclaration wanted = held.piece.whole;
+  if (held.of_parameter) {
+    const auto found = find_values(reader, wanted.name, held.shape);
+    return found ? found->state : wanted;
   }
+  const auto* stored = find_state(reader.manifest(), wanted.name, wanted.state);
   if (stored != nullptr) {
-    const StateDeclaration found = declaration_of(*stored);
-    if (is_real(wanted.dtype) && is_real(found.dtype)) {
-      wanted.state = found.state;
-      wanted.dtype = found.dtype;
-    }
+    const StoredDtype dtype = declaration_of(*stored).dtype;
+    wanted.dtype = is_real(wanted.dtype) && is_real(dtype) ? dtype : wanted.dtype;
   }
   return wanted;
+}
+
+/// Whether these are the same bytes.
+bool same_type(const StateDeclaration& one, const StateDeclaration& other) {
+  const bool codes = one.dtype == StoredDtype::U8;
+  return one.dtype == other.dtype && (!codes || one.state == other.state);
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& flat) {
@@ -110,7 +121,7 @@ std::span<std::byte> bytes_of(const at::Tensor& flat) {
 void read_piece(const CheckpointReader& reader, const HeldPiece& held) {
   constexpr int64_t kPart = int64_t{1} << 20;
   const StatePiece& piece = held.piece;
-  const StateDeclaration stored = stored_as(piece.whole, reader.manifest());
+  const StateDeclaration stored = stored_as(held, reader);
   const auto read = [&](int64_t first, const at::Tensor& into) {
     const int64_t begin = piece.begin + first;
     reader.read(stored.name, stored.state, begin, begin + into.numel(), bytes_of(into));
@@ -124,6 +135,56 @@ void read_piece(const CheckpointReader& reader, const HeldPiece& held) {
     read(first, part);
     held.values.narrow(0, first, count).copy_(part);
   }
+}
+
+/// Elements of a parameter from number `first` on.
+struct PartOfParameter {
+  const Parameter& parameter;
+  int64_t first;
+  at::Tensor values; // flat
+};
+
+/// Whether the folder's weights, rounded as they were held, are the checkpoint's: whole blocks of them.
+bool is_original(
+    const CheckpointReader& reader,
+    const SavedValues& saved,
+    int64_t begin,
+    const at::Tensor& original) {
+  const at::Tensor held = at::empty_like(original);
+  read_values(reader, saved, begin, held);
+  const HeldAs as{
+      .codec = saved.codec, .type = saved.codec == nullptr ? scalar_type(saved.state) : at::kFloat};
+  return once_rounded(original, as).equal(held);
+}
+
+/// Fills the part with the folder's weights. False where it has none for this one.
+bool read_original(
+    const CheckpointReader& reader,
+    const SavedValues& saved,
+    const FillValues& originals,
+    const PartOfParameter& part) {
+  constexpr int64_t kPart = int64_t{1} << 20; // elements at a time
+  const int64_t block = saved.codec == nullptr ? 1 : saved.codec->block();
+  const int64_t last = part.first + part.values.numel();
+  for (int64_t first = part.first, next = 0; first < last; first = next) {
+    const int64_t begin = first / block * block;
+    const int64_t whole = (last + block - 1) / block * block;
+    const int64_t end = std::min({begin + kPart, whole, part.parameter.numel});
+    next = std::min(end, last);
+    const at::Tensor original = at::empty({end - begin}, at::kFloat);
+    if (!originals(part.parameter, begin, original)) {
+      return false;
+    }
+    if (!is_original(reader, saved, begin, original)) {
+      throw UserError(
+          "model.path: {} is no longer what training began with, and in another precision.frozen "
+          "it is read anew; put the folder back as it was, move it away, or keep precision.frozen",
+          part.parameter.name);
+    }
+    part.values.narrow(0, first - part.first, next - first)
+        .copy_(original.narrow(0, first - begin, next - first));
+  }
+  return true;
 }
 
 } // namespace
@@ -157,17 +218,45 @@ PieceSource SavedStates::source() const {
   };
 }
 
-void SavedStates::load(const CheckpointReader& reader) const {
+bool SavedStates::load(const CheckpointReader& reader, const FillValues& originals) const {
   std::vector<StateDeclaration> expected;
+  std::set<std::string> converted; // parameters that are of another type there
+  std::set<std::string> frozen; // then and now
   for_each_piece(chain_, store_, [&](int, const HeldPiece& held) {
-    expected.push_back(stored_as(held.piece.whole, reader.manifest()));
+    const StateDeclaration& stored = expected.emplace_back(stored_as(held, reader));
+    if (held.of_parameter && !same_type(stored, held.piece.whole)) {
+      converted.insert(stored.name);
+    }
+    if (!held.piece.whole.trainable && !stored.trainable) {
+      frozen.insert(stored.name);
+    }
   });
   reader.compare_with(expected);
   for_each_piece(chain_, store_, [&](int, const HeldPiece& held) {
-    if (held.piece.count > 0) {
+    const bool later = held.of_parameter && converted.contains(held.piece.whole.name);
+    if (held.piece.count > 0 && !later) {
       read_piece(reader, held);
     }
   });
+  bool from_folder = false;
+  const UnitSource parameters = [this](int unit) {
+    return UnitValues{.values = store_.shard(unit).values(), .begin = store_.range(unit).begin};
+  };
+  const auto fill = [&](const Parameter& parameter, int64_t first, const at::Tensor& values) {
+    if (!converted.contains(parameter.name)) {
+      return false;
+    }
+    const SavedValues saved = *find_values(reader, parameter.name, parameter.shape);
+    const bool from_there = originals && frozen.contains(parameter.name) &&
+        read_original(reader, saved, originals, {parameter, first, values});
+    if (!from_there) {
+      read_values(reader, saved, first, values);
+    }
+    from_folder = from_folder || from_there;
+    return true;
+  };
+  fill_parameters(chain_, parameters, fill);
+  return from_folder;
 }
 
 } // namespace palimpsest

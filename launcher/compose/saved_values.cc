@@ -77,9 +77,12 @@ void read_values(
       read(begin + first, stored);
       part.copy_(stored);
     } else {
-      const at::Tensor codes = at::empty({saved.codec->held(part.numel())}, at::kByte);
-      read(saved.codec->held(begin + first), codes);
-      saved.codec->decode(codes, part);
+      const int64_t skipped = (begin + first) % saved.codec->block(); // of its first block
+      const at::Tensor whole = at::empty({skipped + part.numel()}, part.options());
+      const at::Tensor codes = at::empty({saved.codec->held(whole.numel())}, at::kByte);
+      read(saved.codec->held(begin + first - skipped), codes);
+      saved.codec->decode(codes, whole);
+      part.copy_(whole.narrow(0, skipped, part.numel()));
     }
   }
 }

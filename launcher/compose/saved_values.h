@@ -28,8 +28,7 @@ std::optional<SavedValues> find_values(
     const std::string& name,
     const std::vector<int64_t>& shape);
 
-/// Elements from number `begin` on (of codes, where a block begins), rounded to the type of `values`,
-/// flat fp32, bf16 or fp16.
+/// Elements from number `begin` on, rounded to the type of `values`, flat fp32, bf16 or fp16.
 void read_values(
     const CheckpointReader& reader,
     const SavedValues& saved,
