@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <utility>
@@ -20,36 +21,57 @@ Evaluator::Evaluator(
   check(!planned_->job.training(), "an evaluation by a plan that trains");
 }
 
-HeldOutLoss Evaluator::evaluate() {
+HeldOutLoss Evaluator::evaluate(const std::function<bool()>& stop_requested) {
   HeldOutLoss held_out;
-  std::vector<double> mine; // targets, then losses by step
-  mine.push_back(0);
+  std::vector<double> mine = {0}; // targets, then losses by micro-batch
+  const auto go_on = [&](bool asked_to_stop) {
+    held_out.end = gravest(
+        held_out.shortage   ? End::kExhausted
+            : asked_to_stop ? End::kStopped
+                            : End::kComplete);
+    return held_out.end == End::kComplete;
+  };
   for (int64_t step = 0; step < source_.step_count(); ++step) {
-    StepBatch batches;
-    {
-      const ScopedCategory category(memory_, Category::kActivations);
-      name_shortages(
-          memory_, "loading the samples of an evaluation", [&] { batches = source_.load(step); });
-    }
-    for (const MicroBatch& batch : batches) {
+    for (const MicroBatch& batch : load(step)) {
+      if (!go_on(stop_requested && stop_requested())) {
+        return held_out;
+      }
+      const StepBatch one = {batch};
+      const StepOutcome outcome = executor_.run(planned_->plan, planned_->job, {.batches = one});
       mine.front() += static_cast<double>(batch.target_count);
-    }
-    const StepOutcome outcome = executor_.run(planned_->plan, planned_->job, {.batches = batches});
-    mine.push_back(outcome.loss_sum);
-    if (!held_out.shortage) { // the rank goes on, since the others wait for its collectives
+      mine.push_back(outcome.loss_sum);
       held_out.shortage = outcome.shortage;
     }
+  }
+  if (!go_on(false)) {
+    return held_out;
   }
   const std::vector<double> all = of_all_ranks(mine);
   for (size_t rank = 0; rank < all.size(); rank += mine.size()) {
     held_out.targets += static_cast<int64_t>(all[rank]);
   }
-  for (size_t step = 1; step < mine.size(); ++step) {
+  for (size_t batch = 1; batch < mine.size(); ++batch) {
     for (size_t rank = 0; rank < all.size(); rank += mine.size()) {
-      held_out.sum += all[rank + step];
+      held_out.sum += all[rank + batch];
     }
   }
   return held_out;
+}
+
+StepBatch Evaluator::load(int64_t step) const {
+  const ScopedCategory category(memory_, Category::kActivations);
+  StepBatch batches;
+  name_shortages(
+      memory_, "loading the samples of an evaluation", [&] { batches = source_.load(step); });
+  return batches;
+}
+
+HeldOutLoss::End Evaluator::gravest(End mine) const {
+  auto end = static_cast<int64_t>(mine);
+  if (ranks_ != nullptr && ranks_->size() > 1) {
+    ranks_->all_reduce(at::from_blob(&end, {1}, at::kLong), ReduceOp::kMax).wait();
+  }
+  return static_cast<End>(end);
 }
 
 std::vector<double> Evaluator::of_all_ranks(const std::vector<double>& mine) const {

@@ -14,6 +14,7 @@
 #include <palimpsest/core/engine/trainer.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,10 +23,12 @@ namespace palimpsest {
 
 /// Over all samples and ranks.
 struct HeldOutLoss {
+  /// How it ended, the same on all ranks: where not complete, there is no loss.
+  enum class End { kComplete, kStopped, kExhausted };
+  End end = End::kComplete;
+  std::optional<MemoryShortage> shortage = {}; ///< that this rank met, where memory ran out
   double sum = 0; ///< of token losses, folded in the order of global micro-batches
   int64_t targets = 0;
-  /// Memory ran out on this rank, so that the sum lacks something.
-  std::optional<MemoryShortage> shortage = {};
 
   /// NaN without a target.
   double mean() const {
@@ -35,8 +38,8 @@ struct HeldOutLoss {
 
 class Evaluator {
  public:
-  /// `planned`: of one micro-batch, for a job that is not training. `source`: each step is one
-  /// micro-batch on every rank, an empty one where there are not enough samples. `ranks`: those that
+  /// `planned`: of one micro-batch, for a job that is not training. `source`: each step is equally
+  /// many micro-batches on every rank, empty ones where there are not enough samples. `ranks`: those that
   /// share a step's samples, in the order in which they take them; null: there is one. All references
   /// outlive the evaluator.
   Evaluator(
@@ -47,10 +50,16 @@ class Evaluator {
       Communicator* ranks);
 
   /// Collective: all of the source's samples once. Sum and targets have the same bits on all ranks,
-  /// and on any number of them that cut the samples into the same micro-batches.
-  HeldOutLoss evaluate();
+  /// and on any number of them that cut the samples into the same micro-batches. Between two
+  /// micro-batches the ranks agree whether to go on: it ends where one is asked to stop, or has run
+  /// out of memory.
+  HeldOutLoss evaluate(const std::function<bool()>& stop_requested = {});
 
  private:
+  using End = HeldOutLoss::End;
+  StepBatch load(int64_t step) const;
+  /// Of what the ranks say.
+  End gravest(End mine) const;
   /// Everybody's numbers, equally many, one rank after the other.
   std::vector<double> of_all_ranks(const std::vector<double>& mine) const;
 

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/words.h>
 #include <palimpsest/core/data/subset_source.h>
+#include <palimpsest/launcher/compose/replanner.h>
 
 #include <fmt/format.h>
 
@@ -66,26 +67,32 @@ HeldOut::HeldOut(std::unique_ptr<StepBatches> batches, const Parts& parts)
     : parts_(parts), batches_(std::move(batches)),
       executor_(
           parts.model.chain(),
-          {.params = parts.store, .optimizer = optimizer_, .norm = norm_, .memory = parts.memory}),
-      evaluator_(
-          executor_,
-          parts.plans.evaluation().planned,
-          *batches_,
-          parts.memory,
-          parts.groups.data) {}
+          {.params = parts.store, .optimizer = optimizer_, .norm = norm_, .memory = parts.memory}) {
+  take_plan();
+}
 
-EvaluationRecord HeldOut::measure(int64_t step) {
+void HeldOut::take_plan() {
+  const PlanBook::Evaluation& evaluation = parts_.plans.evaluation();
+  batches_->set_micro_batch_size(evaluation.samples);
+  evaluator_.emplace(executor_, evaluation.planned, *batches_, parts_.memory, parts_.groups.data);
+}
+
+std::optional<EvaluationRecord> HeldOut::measure(
+    int64_t step,
+    const std::vector<Observer*>& observers,
+    const std::function<bool()>& stop_requested) {
   const auto long_work = parts_.ranks.long_work("evaluating");
   const auto begin = std::chrono::steady_clock::now();
-  const HeldOutLoss found = evaluator_.evaluate();
-  parts_.ranks.together([&] {
-    if (found.shortage) {
-      throw EnvironmentError(
-          "evaluation after step {}: {}",
-          step,
-          describe(*found.shortage, parts_.plans.evaluation().planned->job));
-    }
-  });
+  Replanner replanner(parts_.ranks, parts_.plans, parts_.memory, observers);
+  HeldOutLoss found = evaluator_->evaluate(stop_requested);
+  while (found.end == HeldOutLoss::End::kExhausted) {
+    replanner.replan_evaluation(found.shortage);
+    take_plan();
+    found = evaluator_->evaluate(stop_requested);
+  }
+  if (found.end == HeldOutLoss::End::kStopped) {
+    return std::nullopt;
+  }
   EvaluationRecord record{.step = step, .loss = found.mean()};
   if (parts_.model.reads_tokens()) {
     record.perplexity = std::exp(record.loss);
@@ -96,10 +103,17 @@ EvaluationRecord HeldOut::measure(int64_t step) {
   return record;
 }
 
-bool EvaluationState::add(int64_t step, double loss, double min_improvement) {
-  const bool lower = loss < counted_loss && loss <= counted_loss - min_improvement;
-  not_lower = lower ? 0 : not_lower + 1;
-  counted_loss = lower ? loss : counted_loss;
+bool EvaluationState::add(
+    int64_t step,
+    int64_t updates_before,
+    double loss,
+    double min_improvement) {
+  if (updates_before != updates) {
+    const bool lower = loss < counted_loss && loss <= counted_loss - min_improvement;
+    not_lower = lower ? 0 : not_lower + 1;
+    counted_loss = lower ? loss : counted_loss;
+  }
+  updates = updates_before;
   const bool best = loss < best_loss;
   if (best) {
     best_step = step;
@@ -110,9 +124,11 @@ bool EvaluationState::add(int64_t step, double loss, double min_improvement) {
 
 std::map<std::string, double> EvaluationState::numbers() const {
   std::map<std::string, double> numbers;
-  if (best_step > 0 || not_lower > 0) {
+  if (*this != EvaluationState{.samples = samples}) {
     numbers["evaluation.samples"] = static_cast<double>(samples);
     numbers["evaluation.not_lower"] = static_cast<double>(not_lower);
+    numbers["evaluation.updates"] = static_cast<double>(updates);
+    numbers["evaluation.dropped"] = dropped ? 1 : 0;
   }
   if (best_step > 0) { // else the losses were NaN
     numbers["evaluation.best_step"] = static_cast<double>(best_step);
@@ -130,9 +146,11 @@ EvaluationState EvaluationState::from(
     const auto found = numbers.find(std::string("evaluation.") + name);
     return found == numbers.end() ? otherwise : found->second;
   };
+  state.dropped = samples > 0 && number("dropped", 0) != 0;
   if (number("samples", -1) != static_cast<double>(samples)) {
     return state;
   }
+  state.updates = static_cast<int64_t>(number("updates", 0));
   state.not_lower = static_cast<int64_t>(number("not_lower", 0));
   state.best_step = static_cast<int64_t>(number("best_step", 0));
   state.best_loss = number("best_loss", state.best_loss);
@@ -140,11 +158,8 @@ EvaluationState EvaluationState::from(
   return state;
 }
 
-Evaluations::Settings Evaluations::settings(
-    const RunConfig::Evaluation& config,
-    int64_t done,
-    int64_t last_step) {
-  Settings settings{.done = done, .last_step = last_step};
+Evaluations::Settings Evaluations::settings(const RunConfig::Evaluation& config) {
+  Settings settings;
   if (config.has_every()) {
     settings.every = config.every();
   }
@@ -162,26 +177,43 @@ Evaluations::Evaluations(
     const std::vector<Observer*>& observers,
     std::function<void()> keep)
     : held_out_(held_out), settings_(settings), state_(state), observers_(observers),
-      keep_(std::move(keep)) {
-  if (ended() && settings_.done < settings_.last_step) {
+      keep_(std::move(keep)), updates_(settings.done.updates) {
+  if (ended() && settings_.done.step < settings_.last_step) {
     tell_end();
   }
 }
 
 void Evaluations::step_end(const StepRecord& step) {
+  updates_ += step.skipped ? 0 : 1;
   const bool due = settings_.every && step.step % *settings_.every == 0;
-  if (!due && step.step != settings_.last_step) {
-    return;
+  if (due || step.step == settings_.last_step) {
+    evaluate(step.step);
   }
-  EvaluationRecord record = held_out_.measure(step.step);
-  record.best = state_.add(step.step, record.loss, settings_.min_improvement);
-  if (record.best && keep_) {
+}
+
+void Evaluations::catch_up() {
+  if (state_.dropped) {
+    evaluate(settings_.done.step);
+  }
+}
+
+void Evaluations::evaluate(int64_t step) {
+  auto record = held_out_.measure(step, observers_, settings_.stop_requested);
+  state_.dropped = !record;
+  if (!record) {
+    return tell(fmt::format(
+        "the evaluation after step {} is dropped, since the run was asked to stop; it is done "
+        "when the run goes on",
+        step));
+  }
+  record->best = state_.add(step, updates_, record->loss, settings_.min_improvement);
+  if (record->best && keep_) {
     keep_();
   }
   for (Observer* observer : observers_) {
-    observer->evaluation_end(record);
+    observer->evaluation_end(*record);
   }
-  if (ended() && step.step != settings_.last_step) {
+  if (ended() && step != settings_.last_step) {
     tell_end();
   }
 }
@@ -191,12 +223,15 @@ bool Evaluations::ended() const {
 }
 
 void Evaluations::tell_end() const {
-  const std::string text = fmt::format(
+  tell(fmt::format(
       "the run ends early: {} in a row without a lower loss (evaluation.patience), the lowest was "
       "{:.4f} after step {}",
       counted(state_.not_lower, "evaluation"),
       state_.best_loss,
-      state_.best_step);
+      state_.best_step));
+}
+
+void Evaluations::tell(const std::string& text) const {
   for (Observer* observer : observers_) {
     observer->note(text);
   }

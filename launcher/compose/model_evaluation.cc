@@ -53,7 +53,7 @@ EvaluationRecord ModelEvaluation::measure() {
   if (request_.checkpoint) {
     step = CheckpointReader(*request_.checkpoint).info().step();
   }
-  return held_out_->measure(step);
+  return held_out_->measure(step).value(); // nobody asks it to stop
 }
 
 /// Everything that needs no other rank, but the sizes of examples.

@@ -82,6 +82,9 @@ int64_t budget_for(int64_t counted, const Job& job, int64_t already_held) {
   return bytes + (bytes - 1) / (kUncountedShare - 1);
 }
 
+constexpr const char* kNoSwitchHelps =
+    "more ranks with parallel.zero=3, or a smaller model or sequence, would help";
+
 /// What half as many samples a micro-batch would cost.
 ModelCost halved(ModelCost cost) {
   const auto halve = [](int64_t& bytes) { bytes = (bytes + 1) / 2; };
@@ -189,10 +192,13 @@ int64_t PlanBook::reserve(const Job& job) const {
   return beside_plan(job) + kUncountedBytes + already_held_ + budget_.value_or(0) / kUncountedShare;
 }
 
-PlanBook::Composed PlanBook::compose_step(const Job& job, const Segments& segments) const {
+PlanBook::Composed PlanBook::compose_step(
+    const Job& job,
+    const Segments& segments,
+    std::optional<int64_t> window) const {
   PlanOptions options;
   options.segments = segments;
-  options.window = prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
+  options.window = window ? *window : prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
   Composed composed{.plans = compose(job, find_schedule("1f1b"), options), .report = {}};
   composed.report = simulate(composed.plans, job);
   return composed;
@@ -260,7 +266,7 @@ std::string PlanBook::advice(int micro_batches) const {
         least_peak(cost_, {.zero = 3}), "parallel.zero=3 with activation_checkpointing=auto");
   }
   if (changes.empty()) {
-    return "more ranks with parallel.zero=3, or a smaller model or sequence, would help";
+    return kNoSwitchHelps;
   }
   const auto& [peak, change] = *std::ranges::min_element(changes);
   return fmt::format("{} could do with about {}", change, format_bytes(peak));
@@ -313,13 +319,30 @@ PlanBook::Entry& PlanBook::entry(int micro_batches) {
   return entries_.emplace(micro_batches, std::move(made)).first->second;
 }
 
+Job PlanBook::evaluation_job(int64_t samples, const Placement& placement) const {
+  ModelCost cost = cost_;
+  for (int64_t most = micro_batch_; most > samples; most = (most + 1) / 2) {
+    cost = halved(std::move(cost));
+  }
+  return job(1, cost, placement, /*training=*/false);
+}
+
+PlanBook::Evaluation PlanBook::compose_evaluation(int64_t samples, bool prefetches) const {
+  Job planned = evaluation_job(samples, placement());
+  Composed composed =
+      compose_step(planned, {}, prefetches ? std::nullopt : std::optional<int64_t>(0));
+  const uint64_t signature = communication_hash(composed.plans, planned);
+  auto step = std::make_shared<PlannedStep>(std::move(planned), std::move(composed.plans.front()));
+  return {samples, prefetches, std::move(step), std::move(composed.report), signature};
+}
+
 const PlanBook::Evaluation& PlanBook::evaluation() {
   if (evaluation_) {
     return *evaluation_;
   }
-  Job planned = job(1, cost_, placement(), /*training=*/false);
-  Composed composed = compose_step(planned, {});
-  const int64_t peak = peak_with_samples(composed.plans, composed.report, planned);
+  Evaluation made = compose_evaluation(micro_batch_, /*prefetches=*/true);
+  const Job& planned = made.planned->job;
+  const int64_t peak = peak_with_samples({made.planned->plan}, made.report, planned);
   if (budget_ && peak > *budget_ - reserve(planned)) {
     const int64_t enough = budget_for(peak, planned, already_held_);
     throw UserError(
@@ -328,11 +351,35 @@ const PlanBook::Evaluation& PlanBook::evaluation() {
         format_bytes(*budget_),
         format_bytes(enough),
         enough,
-        largest_parts(composed.report));
+        largest_parts(made.report));
   }
-  const uint64_t signature = communication_hash(composed.plans, planned);
-  auto step = std::make_shared<PlannedStep>(std::move(planned), std::move(composed.plans.front()));
-  return evaluation_.emplace(Evaluation{std::move(step), std::move(composed.report), signature});
+  return evaluation_.emplace(std::move(made));
+}
+
+bool PlanBook::tighten_evaluation() {
+  const Evaluation& present = evaluation();
+  if (present.prefetches) {
+    Evaluation without = compose_evaluation(present.samples, /*prefetches=*/false);
+    if (without.report.peak(TierId::kDevice) < present.report.peak(TierId::kDevice)) {
+      evaluation_ = std::move(without);
+      return true;
+    }
+  }
+  if (present.samples <= 1) {
+    return false;
+  }
+  evaluation_ = compose_evaluation((present.samples + 1) / 2, /*prefetches=*/false);
+  return true;
+}
+
+std::string PlanBook::evaluation_advice() const {
+  if (mesh_.data() == 1 || placement().zero == 3) {
+    return kNoSwitchHelps;
+  }
+  const Job sharded = evaluation_job(1, {.zero = 3});
+  return fmt::format(
+      "parallel.zero=3 could do with about {}",
+      format_bytes(compose_step(sharded, {}, 0).report.peak(TierId::kDevice)));
 }
 
 } // namespace palimpsest

@@ -60,11 +60,18 @@ class PlanBook {
   /// Evaluates one micro-batch beside a run's states: forwards alone. Composed, verified and within
   /// the budget as a step's is.
   struct Evaluation {
+    int64_t samples = 0; ///< at most, of the micro-batch
+    bool prefetches = true;
     std::shared_ptr<const PlannedStep> planned;
     PlanReport report;
     uint64_t signature = 0; ///< as signature()
   };
   const Evaluation& evaluation();
+  /// Makes its next tighter plan: without prefetching, then of half as many samples (for which the
+  /// measured costs are an estimate). False, and all is as before, where there is none.
+  bool tighten_evaluation();
+  /// As advice().
+  std::string evaluation_advice() const;
 
   /// Lowers the budget below what the plan of such a step promises, by `excess` bytes that it was
   /// found to miss and at least by a sixteenth part. False, and all is as before, where the
@@ -106,7 +113,13 @@ class PlanBook {
       const ModelCost& cost,
       const Placement& placement,
       bool training = true) const;
-  Composed compose_step(const Job& job, const Segments& segments) const;
+  /// `window`: bytes of prefetching; unset: as the config says.
+  Composed compose_step(
+      const Job& job,
+      const Segments& segments,
+      std::optional<int64_t> window = std::nullopt) const;
+  Evaluation compose_evaluation(int64_t samples, bool prefetches) const;
+  Job evaluation_job(int64_t samples, const Placement& placement) const;
   Evaluate evaluator(const Job& job) const;
   [[noreturn]] void refuse(const Job& job, const StepChoice& least) const;
 

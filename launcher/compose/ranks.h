@@ -24,7 +24,8 @@ class Ranks {
   struct Here {
     int ranks = 1; ///< on this machine: they share its memory
     int threads = 0; ///< of this rank; 0: as many as it has processors
-    std::function<bool()> stop_requested = {}; ///< asked at each step's border
+    std::function<bool()> stop_requested =
+        {}; ///< asked before each step and micro-batch of an evaluation
     RankStatus* status = nullptr; ///< where the others see what this rank does; outlives the ranks
   };
 

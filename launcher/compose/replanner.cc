@@ -16,11 +16,10 @@ namespace palimpsest {
 /// What plans leave out (samples that wait, norms, flags) stays far below this share of their peak.
 constexpr int64_t kUncountedShare = 64;
 
-int64_t Replanner::agree_on_excess(int micro_batches, const std::optional<MemoryShortage>& shortage)
+int64_t Replanner::agree_on_excess(int64_t promised, const std::optional<MemoryShortage>& shortage)
     const {
   int64_t excess = 0;
   if (shortage) {
-    const int64_t promised = plans_.report(micro_batches).peak(TierId::kDevice);
     const int64_t needed = shortage->refused.live + shortage->refused.bytes;
     excess = needed > promised + promised / kUncountedShare ? needed - promised : 0;
   }
@@ -30,36 +29,67 @@ int64_t Replanner::agree_on_excess(int micro_batches, const std::optional<Memory
   return excess;
 }
 
-void require_same_plan(Ranks& ranks, PlanBook& plans, int micro_batches) {
-  if (ranks.world() == nullptr) {
-    return;
+namespace {
+
+void require_same_signature(Ranks& ranks, const std::string& plan, uint64_t signature) {
+  if (ranks.world() != nullptr) {
+    ranks.alike([&] { require_same(*ranks.world(), {{plan, std::to_string(signature)}}); });
   }
-  const std::string signature = std::to_string(plans.signature(micro_batches));
-  ranks.alike([&] {
-    require_same(
-        *ranks.world(), {{fmt::format("plan of {} micro-batches", micro_batches), signature}});
-  });
+}
+
+} // namespace
+
+void require_same_plan(Ranks& ranks, PlanBook& plans, int micro_batches) {
+  require_same_signature(
+      ranks,
+      fmt::format("plan of {} micro-batches", micro_batches),
+      plans.signature(micro_batches));
+}
+
+void require_same_evaluation(Ranks& ranks, PlanBook& plans) {
+  require_same_signature(ranks, "plan of an evaluation", plans.evaluation().signature);
 }
 
 void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& shortage) {
+  const auto planned = plans_.plan(micro_batches);
+  replan(
+      {.name = "the step",
+       .job = planned->job,
+       .promised = [&] { return plans_.report(micro_batches).peak(TierId::kDevice); },
+       .tighten = [&](int64_t excess) { return plans_.tighten(micro_batches, excess); },
+       .advice = [&] { return plans_.advice(micro_batches); },
+       .compare = [&] { require_same_plan(ranks_, plans_, micro_batches); }},
+      shortage);
+}
+
+void Replanner::replan_evaluation(const std::optional<MemoryShortage>& shortage) {
+  const auto planned = plans_.evaluation().planned;
+  replan(
+      {.name = "the evaluation",
+       .job = planned->job,
+       .promised = [&] { return plans_.evaluation().report.peak(TierId::kDevice); },
+       .tighten = [&](int64_t /*excess*/) { return plans_.tighten_evaluation(); },
+       .advice = [&] { return plans_.evaluation_advice(); },
+       .compare = [&] { require_same_evaluation(ranks_, plans_); }},
+      shortage);
+}
+
+void Replanner::replan(const Work& work, const std::optional<MemoryShortage>& shortage) {
   constexpr int kTriesOfAPlan = 2;
-  const Job& job = plans_.plan(micro_batches)->job;
-  const std::string mine = shortage ? describe(*shortage, job) : "";
-  const int64_t excess = agree_on_excess(micro_batches, shortage);
+  const std::string mine = shortage ? describe(*shortage, work.job) : "";
+  const int64_t excess = agree_on_excess(work.promised(), shortage);
   ++tries_;
-  std::string what = "the step runs again";
+  std::string what = work.name + " runs again";
   if (excess > 0 || tries_ >= kTriesOfAPlan) {
     ranks_.together([&] {
-      name_shortages(memory_, "planning the step anew", [&] {
-        if (!plans_.tighten(micro_batches, excess) && shortage) {
-          throw EnvironmentError("{}; {}", mine, plans_.advice(micro_batches));
+      name_shortages(memory_, fmt::format("planning {} anew", work.name), [&] {
+        if (!work.tighten(excess) && shortage) {
+          throw EnvironmentError("{}; {}", mine, work.advice());
         }
       });
     });
-    require_same_plan(ranks_, plans_, micro_batches);
-    what += fmt::format(
-        " by a plan of at most {}",
-        format_bytes(plans_.report(micro_batches).peak(TierId::kDevice)));
+    work.compare();
+    what += fmt::format(" by a plan of at most {}", format_bytes(work.promised()));
   }
   std::vector<std::string> told = {mine};
   if (ranks_.world() != nullptr) {

@@ -384,12 +384,25 @@ std::unique_ptr<Evaluations> Run::evaluations(const std::vector<Observer*>& obse
   if (config.has_every() && config.keep_best()) {
     keep = [this] { write_model_to(best_model()); };
   }
+  Evaluations::Settings settings = Evaluations::settings(config);
+  settings.done = position_;
+  settings.last_step = batches_->step_count();
+  settings.stop_requested = ranks_.here().stop_requested;
   return std::make_unique<Evaluations>(
-      *held_out_,
-      Evaluations::settings(config, position_.step, batches_->step_count()),
-      evaluated_,
-      observers,
-      std::move(keep));
+      *held_out_, settings, evaluated_, observers, std::move(keep));
+}
+
+/// False where it was asked to stop, in an evaluation after the last step too.
+bool Run::train_on(
+    Trainer& trainer,
+    Evaluations* evaluations,
+    const std::vector<Observer*>& observers) {
+  if (evaluations == nullptr) {
+    return trainer.run(observers);
+  }
+  evaluations->catch_up();
+  const bool done = trainer.run(observers) && !evaluated_.dropped;
+  return done || evaluations->ended();
 }
 
 UnitSource Run::parameters() {
@@ -506,14 +519,16 @@ bool Run::train(const std::vector<Observer*>& observers) {
     all.push_back(&periodic_save);
   }
   const int64_t begin = position_.step;
+  const bool dropped = evaluated_.dropped; // by the run that this one goes on from
   bool finished = false;
   name_shortages(memory_, "training, outside of a step's plan", [&] {
-    finished = trainer.run(all) || ended();
+    finished = train_on(trainer, evaluations.get(), all);
   });
   position_ = trainer.position();
+  const bool caught_up = dropped && !evaluated_.dropped && position_.step == begin;
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
   const bool due = !finished || (position_.step > begin && !tried);
-  if (due && !saved()) {
+  if ((due && !saved()) || caught_up) {
     save_now();
   }
   return finished;

@@ -171,6 +171,10 @@ class Run {
   RunParts parts();
   std::vector<std::unique_ptr<Observer>> logs();
   std::unique_ptr<Evaluations> evaluations(const std::vector<Observer*>& observers);
+  bool train_on(
+      Trainer& trainer,
+      Evaluations* evaluations,
+      const std::vector<Observer*>& observers);
   void write_model_to(const std::filesystem::path& folder);
   void lead_with_whole(
       const WholeUnits::Part& part,

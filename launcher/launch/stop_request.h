@@ -1,8 +1,8 @@
 #pragma once
 
 // A polite end: SIGTERM, SIGINT or SIGUSR1 to a rank sets a flag and does nothing else. The trainer
-// looks at it at step borders, lets all ranks decide together, saves, and exits with
-// kStoppedExitCode.
+// looks at it at step borders (and an evaluation between two micro-batches), lets all ranks decide
+// together, saves, and exits with kStoppedExitCode.
 //
 //   StopRequest stop;                                  // once, early, in main's thread
 //   while (...) {

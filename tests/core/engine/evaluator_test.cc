@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -58,7 +59,11 @@ struct Evaluated {
   int64_t gradients = 0; // bytes, at the peak
 };
 
-Evaluated evaluate(std::vector<MicroBatch> steps, MemoryContext& memory, Communicator* ranks) {
+Evaluated evaluate(
+    std::vector<MicroBatch> steps,
+    MemoryContext& memory,
+    Communicator* ranks,
+    const std::function<bool()>& stop_requested = {}) {
   Evaluated evaluated;
   Chain chain = scalar_chain(1, {0}, evaluated.counts);
   ShardedParamStore store(chain.units, {}, {{{.begin = 0, .end = 1}}}, {}, memory);
@@ -70,7 +75,7 @@ Evaluated evaluate(std::vector<MicroBatch> steps, MemoryContext& memory, Communi
   Evaluator evaluator(executor, plan(chain, memory, false), samples, memory, ranks);
   evaluated.counts = {};
   memory.reset_peaks();
-  evaluated.loss = evaluator.evaluate();
+  evaluated.loss = evaluator.evaluate(stop_requested);
   evaluated.gradients = memory.usage(Category::kGradients).peak;
   EXPECT_EQ(store.shard(0).parameters.item<float>(), 2);
   return evaluated;
@@ -136,6 +141,44 @@ TEST(Evaluator, AllRanksHaveTheSumOfAllOfThem) {
   for (const HeldOutLoss& loss : found) {
     EXPECT_EQ(loss.sum, 2 * (2 * (1 + 2 + 3) + 8));
     EXPECT_EQ(loss.targets, 7);
+  }
+}
+
+using End = HeldOutLoss::End;
+
+// Before each of three micro-batches it asks; after the last there is nothing to drop.
+TEST(Evaluator, StopsBetweenTwoMicroBatchesWhereOneRankIsAskedTo) {
+  for (int asked = 0; asked <= 3; ++asked) {
+    testing::on_ranks(3, [&](Communicator& world, MemoryContext& memory) {
+      int questions = 0;
+      const Evaluated found =
+          evaluate({token_losses({1}), token_losses({2}), token_losses({4})}, memory, &world, [&] {
+            return questions++ == asked && world.rank() == 1;
+          });
+      EXPECT_EQ(found.loss.end, asked < 3 ? End::kStopped : End::kComplete);
+      EXPECT_EQ(found.counts.forwards, asked);
+      EXPECT_EQ(found.loss.targets, asked < 3 ? 0 : 9);
+      EXPECT_FALSE(found.loss.shortage);
+    });
+  }
+}
+
+// The allocation that fails may be any of the first micro-batch's, of the rank that has more.
+TEST(Evaluator, EndsOnAllRanksWhereOneRunsOutOfMemory) {
+  for (const int64_t k : {1, 2}) {
+    testing::on_ranks(2, [&](Communicator& world, MemoryContext& memory) {
+      const Evaluated found = evaluate(
+          {token_losses({1}), token_losses({2})}, memory, &world, [&, asked = 0]() mutable {
+            if (world.rank() == 1 && asked++ == 0) {
+              memory.set_allocation_hook(fail_at_allocation(k));
+            }
+            return false;
+          });
+      memory.set_allocation_hook({});
+      EXPECT_EQ(found.loss.end, End::kExhausted);
+      EXPECT_EQ(found.loss.shortage.has_value(), world.rank() == 1);
+      EXPECT_LE(found.counts.forwards, 1);
+    });
   }
 }
 

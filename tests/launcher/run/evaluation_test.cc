@@ -459,29 +459,47 @@ TEST(HeldOutSamples, AreTheFirstOnesAndNeedATarget) {
 
 TEST(EvaluationState, CountsAsLowerFromTheLeastImprovementOnAndKeepsTheLowest) {
   EvaluationState state;
-  EXPECT_TRUE(state.add(1, 4.0, 0.5));
-  EXPECT_TRUE(state.add(2, 3.75, 0.5)); // the lowest, but too little
+  EXPECT_TRUE(state.add(1, 1, 4.0, 0.5));
+  EXPECT_TRUE(state.add(2, 2, 3.75, 0.5)); // the lowest, but too little
   EXPECT_EQ(state.not_lower, 1);
-  EXPECT_TRUE(state.add(3, 3.5, 0.5)); // 0.5 below the last that counted
+  EXPECT_TRUE(state.add(3, 3, 3.5, 0.5)); // 0.5 below the last that counted
   EXPECT_EQ(state.not_lower, 0);
-  EXPECT_FALSE(state.add(4, std::nan(""), 0.5));
-  EXPECT_FALSE(state.add(5, 3.5, 0));
+  EXPECT_FALSE(state.add(4, 4, std::nan(""), 0.5));
+  EXPECT_FALSE(state.add(5, 5, 3.5, 0));
   EXPECT_EQ(state.not_lower, 2);
   EXPECT_EQ(state.best_step, 3);
   EXPECT_EQ(state.best_loss, 3.5);
 }
 
+// Steps were skipped: the parameters are those of the last evaluation, or of the beginning.
+TEST(EvaluationState, CountsNothingWithoutAnUpdate) {
+  EvaluationState state;
+  EXPECT_TRUE(state.add(1, 0, 4.0, 0)); // the lowest so far all the same
+  EXPECT_FALSE(state.add(2, 0, 4.0, 0));
+  EXPECT_EQ(state.not_lower, 0);
+  EXPECT_FALSE(state.add(3, 1, 4.5, 0)); // the first that counts is lower than none
+  EXPECT_EQ(state.not_lower, 0);
+  EXPECT_FALSE(state.add(4, 2, 4.5, 0));
+  EXPECT_FALSE(state.add(5, 2, 4.5, 0));
+  EXPECT_EQ(state.not_lower, 1);
+  EXPECT_EQ(state.best_step, 1);
+}
+
 TEST(EvaluationState, SurvivesAsNumbersUnlessTheSamplesAreOthers) {
   EvaluationState state{.samples = 7};
   EXPECT_TRUE(state.numbers().empty());
-  state.add(1, 0.1 + 0.2, 0);
-  state.add(2, 0.4, 0);
+  state.add(1, 1, 0.1 + 0.2, 0);
+  state.add(2, 2, 0.4, 0);
   EXPECT_EQ(EvaluationState::from(state.numbers(), 7), state);
   EXPECT_EQ(EvaluationState::from(state.numbers(), 8), EvaluationState{.samples = 8});
   EXPECT_EQ(EvaluationState::from({}, 8), EvaluationState{.samples = 8});
   EvaluationState lost{.samples = 7};
-  lost.add(1, std::nan(""), 0);
+  lost.add(1, 1, std::nan(""), 0);
   EXPECT_EQ(EvaluationState::from(lost.numbers(), 7), lost);
+  lost.dropped = true; // is due with other samples too, but not without any
+  EXPECT_EQ(EvaluationState::from(lost.numbers(), 7), lost);
+  EXPECT_TRUE(EvaluationState::from(lost.numbers(), 8).dropped);
+  EXPECT_FALSE(EvaluationState::from(lost.numbers(), 0).dropped);
 }
 
 } // namespace

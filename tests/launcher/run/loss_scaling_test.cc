@@ -223,5 +223,35 @@ TEST(LossScaling, IsInTheMetrics) {
   EXPECT_EQ(step, 8U);
 }
 
+// An evaluation counts where a step has updated something since the one before: the first that does
+// as lower than none, the second not, which uses patience up.
+TEST(LossScaling, PatienceCountsNoEvaluationWithoutAnUpdate) {
+  const TestFolder folder;
+  for (const size_t every : {1U, 2U, 3U}) {
+    const Finished run = testing::train(
+        yaml(folder, "{initial: 1e12, backoff_factor: 0.001, growth_interval: 100}"),
+        folder,
+        {"data.validation={fraction: 0.25}",
+         "training.steps=40",
+         fmt::format("evaluation.every={}", every),
+         "evaluation.patience=1",
+         "evaluation.min_improvement=1e9"});
+    const std::vector<bool> skips = skipped(run);
+    ASSERT_LT(skips.size(), 40U);
+    EXPECT_EQ(skips[0] && skips[1] && skips[2], true);
+    int counted = 0;
+    bool updated = false;
+    for (size_t step = 1; step <= skips.size(); ++step) {
+      EXPECT_LT(counted, 2) << step;
+      updated = updated || !skips[step - 1];
+      if (step % every == 0) {
+        counted += updated ? 1 : 0;
+        updated = false;
+      }
+    }
+    EXPECT_EQ(counted, 2) << every;
+  }
+}
+
 } // namespace
 } // namespace palimpsest
