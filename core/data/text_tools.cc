@@ -50,6 +50,17 @@ std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id
   return id ? tokenizer.token(*id) : std::string();
 }
 
+std::shared_ptr<const ChatTemplate> jinja_template(
+    const std::string& source,
+    const std::filesystem::path& place,
+    const TemplateTokens& tokens) {
+  try {
+    return std::make_shared<JinjaTemplate>(source, tokens);
+  } catch (const UserError& error) {
+    throw UserError("{}: {}", place.string(), error.what());
+  }
+}
+
 } // namespace
 
 TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer) {
@@ -80,12 +91,16 @@ TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer) {
   return encoder;
 }
 
-std::optional<TextEncoder> open_text_encoder(const std::filesystem::path& folder) {
-  const bool has_one = !folder.empty() &&
+bool holds_tokenizer(const std::filesystem::path& folder) {
+  return !folder.empty() &&
       (std::filesystem::exists(folder / "tokenizer.json") ||
        std::filesystem::exists(folder / "vocab.json"));
-  return has_one ? std::optional(text_encoder(std::make_shared<const Tokenizer>(folder)))
-                 : std::nullopt;
+}
+
+std::optional<TextEncoder> open_text_encoder(const std::filesystem::path& folder) {
+  return holds_tokenizer(folder)
+      ? std::optional(text_encoder(std::make_shared<const Tokenizer>(folder)))
+      : std::nullopt;
 }
 
 std::shared_ptr<const ChatTemplate> open_chat_template(
@@ -93,12 +108,12 @@ std::shared_ptr<const ChatTemplate> open_chat_template(
     const TextEncoder& encoder) {
   if (choice.name.empty()) {
     const auto source = choice.folder.empty() ? std::nullopt : model_chat_template(choice.folder);
-    return source ? std::make_shared<JinjaTemplate>(*source, encoder.tokens) : nullptr;
+    return source ? jinja_template(*source, choice.folder, encoder.tokens) : nullptr;
   }
   const std::vector<std::string> names = named_chat_templates();
   if (std::ranges::find(names, choice.name) == names.end() &&
       std::filesystem::exists(choice.name)) {
-    return std::make_shared<JinjaTemplate>(read_file(choice.name), encoder.tokens);
+    return jinja_template(read_file(choice.name), choice.name, encoder.tokens);
   }
   return named_chat_template(choice.name, encoder.around());
 }

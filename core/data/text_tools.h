@@ -21,6 +21,9 @@ namespace palimpsest {
 /// A tokenizer for use from any thread.
 TextEncoder text_encoder(std::shared_ptr<const Tokenizer> tokenizer);
 
+/// Whether there is a tokenizer in a folder.
+bool holds_tokenizer(const std::filesystem::path& folder);
+
 /// The tokenizer in a folder; nothing where the folder is empty ("") or holds none. UserError where
 /// it cannot be read as it is meant.
 std::optional<TextEncoder> open_text_encoder(const std::filesystem::path& folder);

@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
 #include <palimpsest/core/base/words.h>
+#include <palimpsest/core/data/text_tools.h>
 #include <palimpsest/core/io/checkpoint_manifest.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
 #include <palimpsest/core/io/companions.h>
@@ -15,6 +16,7 @@
 #include <palimpsest/core/models/original_weights.h>
 #include <palimpsest/launcher/compose/adapters.h>
 #include <palimpsest/launcher/compose/finite_weights.h>
+#include <palimpsest/launcher/compose/settings.h>
 
 #include <fmt/format.h>
 
@@ -167,10 +169,15 @@ Model::Model(const RunConfig& config, const std::optional<std::filesystem::path>
   } else {
     settings_.decoder = decoder_config(model);
   }
-  if (config.data().has_tokenizer()) {
-    if (const auto tokenizer = find_model(config.data().tokenizer())) {
-      tokenizer_ = read_companions(*tokenizer);
-      tokenizer_.erase("generation_config.json"); // of the model that it came with
+  if (const auto texts = texts_folder(config, checkpoint);
+      config.data().has_tokenizer() && holds_tokenizer(texts)) {
+    tokenizer_ = read_companions(texts);
+    tokenizer_.erase("generation_config.json"); // of the model that it came with
+    if (checkpoint && texts == *checkpoint / "model") {
+      notes_.push_back(fmt::format(
+          "{} is gone: the tokenizer is taken from {}",
+          config.data().tokenizer(),
+          checkpoint->string()));
     }
   }
   if (config.has_lora() && !reads_tokens()) {

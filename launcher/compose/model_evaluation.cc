@@ -73,7 +73,7 @@ void ModelEvaluation::open() {
 }
 
 std::unique_ptr<SampleSource> ModelEvaluation::open_samples() {
-  DataSettings settings = data_settings(config_, *model_);
+  DataSettings settings = data_settings(config_, *model_, request_.checkpoint);
   settings.reading = {
       .threads = Device::cpu().threads(),
       .rank = ranks_.rank(),

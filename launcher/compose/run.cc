@@ -85,7 +85,9 @@ std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore&
 
 /// A checkpoint of the output folder that keeps what its model's folder held, where that is gone.
 std::optional<std::filesystem::path> kept_model(const RunConfig& config) {
-  if (!config.model().has_path() || find_model(config.model().path())) {
+  const auto gone = [](bool named, const std::string& name) { return named && !find_model(name); };
+  if (!gone(config.model().has_path(), config.model().path()) &&
+      !gone(config.data().has_tokenizer(), config.data().tokenizer())) {
     return std::nullopt;
   }
   std::vector<std::string> passed_over;
@@ -252,8 +254,9 @@ void Run::open() {
       config_.training().has_threads() ? static_cast<int>(config_.training().threads()) : threads);
   batch_ = derive_batch(config_, ranks_.size());
   mesh_ = resolve_mesh(ranks_.size(), mesh_request(config_));
-  model_.emplace(config_, checkpoints_ ? checkpoints_->start() : kept_model(config_));
-  DataSettings data_of_run = data_settings(config_, *model_);
+  const auto kept = checkpoints_ ? checkpoints_->start() : kept_model(config_);
+  model_.emplace(config_, kept);
+  DataSettings data_of_run = data_settings(config_, *model_, kept);
   data_of_run.reading = {
       .threads = Device::cpu().threads(),
       .rank = ranks_.rank(),

@@ -1,5 +1,6 @@
 #include <palimpsest/launcher/compose/settings.h>
 
+#include <palimpsest/core/data/text_tools.h>
 #include <palimpsest/core/io/hub_cache.h>
 #include <palimpsest/core/optim/gradient_norm.h>
 
@@ -37,7 +38,26 @@ Columns columns(const RunConfig::Columns& config) {
 
 } // namespace
 
-DataSettings data_settings(const RunConfig& config, const Model& model) {
+std::filesystem::path texts_folder(
+    const RunConfig& config,
+    const std::optional<std::filesystem::path>& checkpoint) {
+  const bool named = config.data().has_tokenizer();
+  const std::string& name = named ? config.data().tokenizer() : config.model().path();
+  if (name.empty()) {
+    return {};
+  }
+  const auto found = find_model(name);
+  const bool gone = named ? !found || !holds_tokenizer(*found) : !found;
+  if (gone && checkpoint && holds_tokenizer(*checkpoint / "model")) {
+    return *checkpoint / "model";
+  }
+  return found.value_or(name);
+}
+
+DataSettings data_settings(
+    const RunConfig& config,
+    const Model& model,
+    const std::optional<std::filesystem::path>& checkpoint) {
   const RunConfig::Data& data = config.data();
   DataSettings settings;
   for (const std::string& file : data.files()) {
@@ -58,8 +78,7 @@ DataSettings data_settings(const RunConfig& config, const Model& model) {
   settings.vocabulary_size = model.vocabulary_size();
   settings.input_size = model.input_size();
   settings.output_size = model.output_size();
-  const std::string tokenizer = data.has_tokenizer() ? data.tokenizer() : config.model().path();
-  settings.tokenizer = find_model(tokenizer).value_or(tokenizer).string();
+  settings.tokenizer = texts_folder(config, checkpoint);
   settings.reads_bytes = !data.has_tokenizer(); // one that is named is there or is missed
   settings.chat_template = data.chat_template();
   settings.columns = columns(data.columns());

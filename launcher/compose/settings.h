@@ -20,12 +20,24 @@
 #include <palimpsest/parallel/mesh/mesh_groups.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <vector>
 
 namespace palimpsest {
 
-/// Samples of the model's kind, in the length that the config gives or the model allows.
-DataSettings data_settings(const RunConfig& config, const Model& model);
+/// Where tokenizer and chat template are looked for: data.tokenizer, else the model's folder; where
+/// that is gone, the copy in the checkpoint that a run goes on from. "" where there is neither.
+std::filesystem::path texts_folder(
+    const RunConfig& config,
+    const std::optional<std::filesystem::path>& checkpoint);
+
+/// Samples of the model's kind, in the length that the config gives or the model allows. `checkpoint`
+/// is the model's.
+DataSettings data_settings(
+    const RunConfig& config,
+    const Model& model,
+    const std::optional<std::filesystem::path>& checkpoint = std::nullopt);
 
 /// The batches of `rank` of the world.
 BatchSettings batch_settings(

@@ -77,6 +77,10 @@ TEST_F(JinjaTextTools, ChooseTheTemplate) {
   EXPECT_THAT(
       [&] { open_chat_template({.name = "nothing.jinja"}, *encoder); },
       ThrowsMessage<UserError>(HasSubstr("\"nothing.jinja\" is no template and no file")));
+  const auto broken = folder.write("broken.jinja", "{% if %}");
+  EXPECT_THAT(
+      [&] { open_chat_template({.name = broken.string()}, *encoder); },
+      ThrowsMessage<UserError>(HasSubstr(broken.string() + ": the chat template is no valid")));
 }
 
 /// Words, runs of space and letters of several scripts.

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,6 +87,34 @@ TEST_F(JinjaConversations, ReadTheModelsOwnTemplate) {
   for (size_t step = 0; step < own.records.all.size(); ++step) {
     EXPECT_EQ(own.records.all[step].tokens, named.records.all[step].tokens);
     EXPECT_NEAR(own.records.all[step].loss, named.records.all[step].loss, 1e-5);
+  }
+}
+
+// What the data are tokenized by is in the checkpoint, be it data.tokenizer's or the model's own.
+TEST(Conversations, GoOnWhereTheTokenizersFolderIsGone) {
+  namespace fs = std::filesystem;
+  for (const bool own : {false, true}) {
+    const TestFolder folder;
+    const std::string texts = folder / "texts";
+    std::string config = yaml(folder);
+    std::vector<std::string> words = {"data.tokenizer=" + texts};
+    if (own) {
+      train(config, folder);
+      fs::rename(folder / "run/model", texts);
+      config.replace(0, config.find('\n'), "model: {path: " + texts + "}");
+      words = {"data.tokenizer=null"};
+    } else {
+      fs::copy(fs::path(PALIMPSEST_TEST_DATA) / "tokenizers/qwen2-512", texts);
+    }
+    const std::vector<double> whole = train_on(1, config, folder, words).records.losses();
+    words.emplace_back("training.steps=2");
+    std::vector<double> losses = train_on(1, config, folder, words).records.losses();
+    fs::remove_all(texts);
+    words.back() = "training.steps=4";
+    std::ranges::copy(
+        train_on(1, config, folder, words, /*anew=*/false).records.losses(),
+        std::back_inserter(losses));
+    EXPECT_EQ(losses, whole) << own;
   }
 }
 
