@@ -52,8 +52,8 @@ void ExampleRows::choose(Notes& notes) {
   }
   if (chosen_.empty()) {
     throw UserError(
-        "{}: none of {} has a target in its first {} tokens; check data.loss_on and "
-        "data.sequence_length",
+        "{}: none of {} has a target in its first {} tokens; check data.loss_on, "
+        "data.sequence_length and data.chat_template",
         tokenized().name(),
         counted(tokenized().size(), "sample"),
         row);

@@ -156,8 +156,13 @@ bool JinjaProcess::start(const std::string& interpreter) {
   if (!SpawnActions(theirs.get(), child.errors.get()).spawn(interpreter, child.pid)) {
     return false;
   }
-  const auto greeting = receive_line();
-  return greeting && !nlohmann::json::parse(*greeting).contains("missing");
+  while (const auto line = receive_line()) {
+    const auto greeting = nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    if (greeting.is_object()) { // before it stands what Python's own start may print
+      return !greeting.contains("missing");
+    }
+  }
+  return false;
 }
 
 JinjaProcess::Child::~Child() {

@@ -28,6 +28,9 @@ class Fields {
   }
   const Json& need(const std::string& key) const {
     const Json* value = find(key);
+    if (value == nullptr && object_.contains(name(key))) {
+      throw UserError("{} is null; give it a value, or leave the record out", quote(name(key)));
+    }
     if (value == nullptr) {
       std::vector<std::string> keys;
       for (const auto& [present, unused] : object_.items()) {

@@ -128,5 +128,14 @@ TEST(JinjaProcessStart, SaysWhatIsMissing) {
   unsetenv("PYTHONPATH");
 }
 
+TEST_F(JinjaProcessTest, PassesOverWhatPythonsOwnStartPrints) {
+  const TemporaryFolder folder;
+  folder.write("sitecustomize.py", std::string("print('Welcome\\n42')\n"));
+  setenv("PYTHONPATH", folder.path().c_str(), 1);
+  JinjaProcess jinja("{{ messages[0].role }}", {});
+  unsetenv("PYTHONPATH");
+  EXPECT_EQ(render(jinja, kHello), "user");
+}
+
 } // namespace
 } // namespace palimpsest

@@ -86,7 +86,9 @@ TEST(RecordFormat, SaysWhatIsWrong) {
   };
   refused("text", R"({"txt":"a"})", R"(the key "text" is missing; it has "txt")");
   refused("text", "{}", "it has no key");
-  refused("text", R"({"text":null})", R"(the key "text" is missing)");
+  refused("text", R"({"text":null})", R"("text" is null; give it a value)");
+  refused("messages", R"({"messages":null})", R"("messages" is null)");
+  refused("messages", R"({"messages":[{"role":"user","content":null}]})", R"("content" is null)");
   refused("text", R"({"text":3})", R"("text" is number, but must be text)");
   refused(
       "prompt_completion",
