@@ -35,6 +35,11 @@ std::string scale_text(std::optional<double> scale) {
   return scale ? fmt::format("  scale {:g}", *scale) : "";
 }
 
+/// The sign of a NaN says nothing.
+double shown(double number) {
+  return std::isnan(number) ? std::abs(number) : number;
+}
+
 } // namespace
 
 // Open MPI gives a rank a terminal as its standard output, wherever mpirun's own goes, but none as
@@ -126,8 +131,10 @@ void Progress::require_update() const {
       counted(done_, "step"),
       not_finite_,
       skipped_ - not_finite_,
-      not_finite_ > 0 ? "check the model's weights and model.initializer_range"
-                      : "check the labels");
+      not_finite_ == 0 ? "check the labels"
+          : last_.loss_scale && std::isfinite(last_.loss)
+          ? "gradients overflow at the loss scale; lower precision.loss_scaling"
+          : "check the model's weights and model.initializer_range");
 }
 
 std::string Progress::bar(const StepRecord& record) const {
@@ -148,7 +155,7 @@ std::string Progress::bar(const StepRecord& record) const {
       rest,
       record.step,
       steps_,
-      record.loss,
+      shown(record.loss),
       record.tokens_per_s,
       mfu_text(mfu_(record)),
       clock_text(elapsed()),
@@ -160,8 +167,8 @@ std::string Progress::line(const StepRecord& record) const {
       "step {}/{}  loss {:.4f}  norm {:.3f}  rate {:.3g}{}  {:.0f} tokens/s{}  peak {}  eta {}{}",
       record.step,
       steps_,
-      record.loss,
-      record.grad_norm,
+      shown(record.loss),
+      shown(record.grad_norm),
       record.learning_rate,
       scale_text(record.loss_scale),
       record.tokens_per_s,

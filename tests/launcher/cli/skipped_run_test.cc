@@ -37,5 +37,25 @@ TEST(SkippedRun, IsRefusedOnlyWhenNoStepCounted) {
   progress.require_update();
 }
 
+// The weights are not to blame where a loss is finite and its gradient overflows.
+TEST(SkippedRun, BlamesTheLossScaleWhereTheLossIsFinite) {
+  for (const double loss : {2.5, std::nan("")}) {
+    std::ostringstream out;
+    Progress progress(1, 1, out);
+    progress.step_end(
+        {.step = 1, .loss = loss, .grad_norm = -std::nan(""), .skipped = true, .loss_scale = 1e9});
+    EXPECT_THAT(out.str(), HasSubstr("norm nan"));
+    try {
+      progress.require_update();
+      ADD_FAILURE() << "accepted";
+    } catch (const UserError& error) {
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr(
+              std::isfinite(loss) ? "lower precision.loss_scaling" : "check the model's weights"));
+    }
+  }
+}
+
 } // namespace
 } // namespace palimpsest::testing
