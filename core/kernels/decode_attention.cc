@@ -70,7 +70,7 @@ void attend_chunk(
   for (int64_t j = 0; j < chunk.count; ++j) {
     scores[j] = scale * dot(q, keys + (chunk.first + j) * seen.k.stride(0), width);
   }
-  out.maximum() = *std::max_element(scores.begin(), scores.begin() + chunk.count);
+  out.maximum() = largest(scores.data(), chunk.count);
   out.sum() = exponentials(scores.data(), chunk.count, 1.0F, out.maximum());
   std::fill_n(out.values(), width, 0.0F);
   for (int64_t j = 0; j < chunk.count; ++j) {

@@ -43,9 +43,9 @@ constexpr int64_t kColumns = 64;
 /// A row of dy for each id, to be added to that id's row.
 template <typename T>
 struct IdRows {
-  IdRows(const at::Tensor& ids, const at::Tensor& dy)
-      : ids(ids.const_data_ptr<int64_t>()), count(ids.numel()), data(dy.const_data_ptr<T>()),
-        width(dy.size(1)) {}
+  IdRows(const at::Tensor& all_ids, const at::Tensor& dy)
+      : ids(all_ids.const_data_ptr<int64_t>()), count(all_ids.numel()),
+        data(dy.const_data_ptr<T>()), width(dy.size(1)) {}
   const int64_t* ids;
   int64_t count;
   const T* data;
