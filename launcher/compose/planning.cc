@@ -2,8 +2,11 @@
 
 #include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/plan/device_room.h>
+#include <palimpsest/core/plan/lockstep.h>
 #include <palimpsest/core/plan/signature.h>
 #include <palimpsest/launcher/compose/compose.h>
+#include <palimpsest/memory/planners/planner.h>
 #include <palimpsest/memory/recompute/policies.h>
 #include <palimpsest/parallel/pipeline/schedules.h>
 #include <palimpsest/parallel/sharding/gather.h>
@@ -36,50 +39,6 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
   options.kept_tape = parse_tape(settings.tape());
   options.rerun_tape = options.kept_tape;
   return find_policy(settings.policy()).decide(cost, options);
-}
-
-/// Of a budget, and besides, for what plans do not count: norms, flags, what libraries ask for.
-constexpr int64_t kUncountedShare = 250;
-constexpr int64_t kUncountedBytes = int64_t{32} << 10;
-
-/// Bytes beside a plan's: what a reduction receives, since it may go on beside the operations after
-/// it.
-int64_t beside_plan(const Job& job) {
-  int64_t reduction = 0;
-  for (size_t unit = 0; unit < job.model().units.size(); ++unit) {
-    const int number = static_cast<int>(unit);
-    if (job.has_axis(number, ReduceAxis::kShard) &&
-        job.axis_ranks(number, ReduceAxis::kShard) > 1) {
-      const auto whole = static_cast<double>(job.size({SlotKind::kGradBuffer, number}));
-      const double received = job.links().reduce_workspace * whole;
-      reduction = std::max(reduction, static_cast<int64_t>(received));
-    }
-  }
-  return reduction;
-}
-
-/// The most that a rank holds: the samples of all micro-batches are there before a plan loads them,
-/// and until it ends.
-int64_t peak_with_samples(const Plans& plans, const PlanReport& report, const Job& job) {
-  int64_t most = 0;
-  for (size_t rank = 0; rank < plans.size(); ++rank) {
-    const int64_t sample = job.model().batch_bytes;
-    int64_t uncounted = job.micro_batches() * sample;
-    for (size_t number = 0; number < plans[rank].size(); ++number) {
-      const Op& op = plans[rank][number];
-      uncounted -= op.kind == OpKind::kLoad ? sample : 0;
-      most = std::max(most, report.ranks[rank].device_bytes[number] + uncounted);
-      const bool drops = op.kind == OpKind::kDrop && op.slot.kind == SlotKind::kValue;
-      uncounted += drops && op.slot.owner == kLoader ? sample : 0;
-    }
-  }
-  return most;
-}
-
-/// The least budget within which a plan may count so many bytes.
-int64_t budget_for(int64_t counted, const Job& job, int64_t already_held) {
-  const int64_t bytes = counted + beside_plan(job) + kUncountedBytes + already_held;
-  return bytes + (bytes - 1) / (kUncountedShare - 1);
 }
 
 constexpr const char* kNoSwitchHelps =
@@ -188,18 +147,25 @@ Job PlanBook::job(
   return Job(std::move(description));
 }
 
-int64_t PlanBook::reserve(const Job& job) const {
-  return beside_plan(job) + kUncountedBytes + already_held_ + budget_.value_or(0) / kUncountedShare;
+int64_t PlanBook::room() const {
+  return budget_ ? room_for_plans(*budget_, already_held_) : std::numeric_limits<int64_t>::max();
 }
 
-PlanBook::Composed PlanBook::compose_step(
+Plans PlanBook::plans_of(
     const Job& job,
     const Segments& segments,
     std::optional<int64_t> window) const {
   PlanOptions options;
   options.segments = segments;
   options.window = window ? *window : prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));
-  Composed composed{.plans = compose(job, find_schedule("1f1b"), options), .report = {}};
+  return compose(job, find_schedule("1f1b"), options);
+}
+
+PlanBook::Composed PlanBook::compose_step(
+    const Job& job,
+    const Segments& segments,
+    std::optional<int64_t> window) const {
+  Composed composed{.plans = plans_of(job, segments, window), .report = {}};
   composed.report = simulate(composed.plans, job);
   return composed;
 }
@@ -210,9 +176,23 @@ Placement PlanBook::placement() const {
 
 Evaluate PlanBook::evaluator(const Job& job) const {
   return [this, &job](const Segments& segments) {
-    const auto [plans, report] = compose_step(job, segments);
+    const Plans plans = plans_of(job, segments);
+    const PlanReport report = simulate_lockstep(plans, job); // what is chosen is simulated whole
     return StepCost{.peak = peak_with_samples(plans, report, job), .seconds = report.seconds};
   };
+}
+
+bool PlanBook::states_fit() const {
+  const Job step = job(1, cost_, placement());
+  int64_t bytes = 0;
+  for (const PersistentPlace& state : step.persistent(0)) {
+    bytes += state.place.tier == TierId::kDevice ? step.size(state.place.slot) : 0;
+  }
+  return bytes <= room();
+}
+
+double PlanBook::least_seconds(int micro_batches) const {
+  return evaluator(job(micro_batches, cost_, placement()))({}).seconds;
 }
 
 StepChoice PlanBook::choose(const Job& job) const {
@@ -220,13 +200,12 @@ StepChoice PlanBook::choose(const Job& job) const {
   if (fixed_) {
     StepChoice fixed{.policy = policy, .segments = *fixed_};
     fixed.cost = evaluator(job)(fixed.segments);
-    if (budget_ && fixed.cost.peak > *budget_ - reserve(job)) {
+    if (fixed.cost.peak > room()) {
       refuse(job, fixed);
     }
     return fixed;
   }
-  const int64_t budget = budget_ ? *budget_ - reserve(job) : std::numeric_limits<int64_t>::max();
-  SearchResult found = search(job, policy, budget, evaluator(job));
+  SearchResult found = search(job, policy, room(), evaluator(job));
   if (!found.best) {
     refuse(job, found.least);
   }
@@ -234,16 +213,18 @@ StepChoice PlanBook::choose(const Job& job) const {
 }
 
 void PlanBook::refuse(const Job& job, const StepChoice& least) const {
-  const int64_t enough = budget_for(least.cost.peak, job, already_held_);
-  throw UserError(
-      "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least by "
-      "{}: {}; {}",
-      format_bytes(*budget_),
-      format_bytes(enough),
+  const int64_t enough = least_budget(least.cost.peak, already_held_);
+  throw InfeasibleBudget(
       enough,
-      least.policy,
-      largest_parts(compose_step(job, least.segments).report),
-      advice(job.micro_batches()));
+      fmt::format(
+          "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least "
+          "by {}: {}; {}",
+          format_bytes(*budget_),
+          format_bytes(enough),
+          enough,
+          least.policy,
+          largest_parts(compose_step(job, least.segments).report),
+          advice(job.micro_batches())));
 }
 
 std::string PlanBook::advice(int micro_batches) const {
@@ -279,12 +260,11 @@ bool PlanBook::tighten(int micro_batches, int64_t excess) {
   }
   const int64_t peak = choice(micro_batches).cost.peak;
   const int64_t lower = peak - std::max(excess, peak / kShare);
-  const auto before =
-      std::exchange(budget_, budget_for(lower, plan(micro_batches)->job, already_held_));
+  const auto before = std::exchange(budget_, least_budget(lower, already_held_));
   std::map<int, Entry> entries = std::exchange(entries_, {});
   try {
     entry(micro_batches);
-  } catch (const UserError&) {
+  } catch (const InfeasibleBudget&) {
     budget_ = before;
     entries_ = std::move(entries);
     return false;
@@ -341,17 +321,18 @@ const PlanBook::Evaluation& PlanBook::evaluation() {
     return *evaluation_;
   }
   Evaluation made = compose_evaluation(micro_batch_, /*prefetches=*/true);
-  const Job& planned = made.planned->job;
-  const int64_t peak = peak_with_samples({made.planned->plan}, made.report, planned);
-  if (budget_ && peak > *budget_ - reserve(planned)) {
-    const int64_t enough = budget_for(peak, planned, already_held_);
-    throw UserError(
-        "memory.device_budget: {} is not enough for an evaluation, which takes {} ({} bytes): {}; "
-        "give more, or a smaller training.micro_batch_size",
-        format_bytes(*budget_),
-        format_bytes(enough),
+  const int64_t peak = peak_with_samples({made.planned->plan}, made.report, made.planned->job);
+  if (peak > room()) {
+    const int64_t enough = least_budget(peak, already_held_);
+    throw InfeasibleBudget(
         enough,
-        largest_parts(made.report));
+        fmt::format(
+            "memory.device_budget: {} is not enough for an evaluation, which takes {} ({} bytes): "
+            "{}; give more, or a smaller training.micro_batch_size",
+            format_bytes(*budget_),
+            format_bytes(enough),
+            enough,
+            largest_parts(made.report)));
   }
   return evaluation_.emplace(std::move(made));
 }

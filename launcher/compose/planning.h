@@ -35,9 +35,9 @@ struct DeviceBudget {
 class PlanBook {
  public:
   /// `micro_batch`: samples of the largest one, for advice. Of the budget a step's samples are
-  /// taken, which the run loads before the plan begins, what a reduction receives while it goes on,
-  /// and a small share for what plans do not count. UserError where the policy does not fit the
-  /// model. Equal arguments on all ranks give equal plans.
+  /// taken, which the run loads before the plan begins, and a small share for what plans do not
+  /// count. UserError where the policy does not fit the model. Equal arguments on all ranks give
+  /// equal plans.
   PlanBook(
       const RunConfig& config,
       ModelCost cost,
@@ -46,8 +46,14 @@ class PlanBook {
       const DeviceBudget& budget = {},
       int64_t micro_batch = 1);
 
-  /// Composed and verified once for each number of micro-batches. UserError where no plan fits the
-  /// budget: names the least that one needs, what it consists of and what would help.
+  /// Whether the budget has room for parameters and optimizer states; where not, no plan fits.
+  bool states_fit() const;
+  /// Of such a step if nothing ran again: none is faster.
+  double least_seconds(int micro_batches) const;
+
+  /// Composed and verified once for each number of micro-batches. InfeasibleBudget
+  /// (memory/planners/planner.h) where no plan fits: names the least budget that has one, what it
+  /// consists of and what would help.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
   const PlanReport& report(int micro_batches);
   /// What such a step would be if its recomputation were decided so.
@@ -58,7 +64,7 @@ class PlanBook {
   const StepChoice& choice(int micro_batches);
 
   /// Evaluates one micro-batch beside a run's states: forwards alone. Composed, verified and within
-  /// the budget as a step's is.
+  /// the budget as a step's is, or InfeasibleBudget.
   struct Evaluation {
     int64_t samples = 0; ///< at most, of the micro-batch
     bool prefetches = true;
@@ -105,8 +111,8 @@ class PlanBook {
   };
   Entry& entry(int micro_batches);
   Placement placement() const;
-  /// Bytes of the budget that plans do not count.
-  int64_t reserve(const Job& job) const;
+  /// What a plan may count (core/plan/device_room.h).
+  int64_t room() const;
   StepChoice choose(const Job& job) const;
   Job job(
       int micro_batches,
@@ -114,6 +120,10 @@ class PlanBook {
       const Placement& placement,
       bool training = true) const;
   /// `window`: bytes of prefetching; unset: as the config says.
+  Plans plans_of(
+      const Job& job,
+      const Segments& segments,
+      std::optional<int64_t> window = std::nullopt) const;
   Composed compose_step(
       const Job& job,
       const Segments& segments,

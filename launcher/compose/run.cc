@@ -122,8 +122,8 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
   choose_plan(links);
   if (ranks_.world() != nullptr) {
     groups_ = split_world(*ranks_.world(), mesh_);
+    compare_plans();
   }
-  plan_all_windows();
 }
 
 /// Micro-batch and shared states of the fastest planned step. Larger micro-batches are tried until
@@ -184,41 +184,73 @@ ModelCost Run::measure() {
   return cost;
 }
 
-/// Plans a full step in each way of sharing states that is left open.
+/// Micro-batches of a full step, and of an epoch's last one.
+std::vector<int> Run::step_sizes() const {
+  std::vector<int> sizes;
+  for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
+    sizes.push_back(static_cast<int>(batches_->micro_batch_sizes(step).size()));
+  }
+  return sizes;
+}
+
+/// Makes all plans that the run will need; of those without room the refusal of the largest.
+std::optional<InfeasibleBudget> Run::make_plans(PlanBook& plans) const {
+  std::optional<InfeasibleBudget> refusal;
+  const auto make = [&](const auto& plan) {
+    try {
+      plan();
+    } catch (const InfeasibleBudget& error) {
+      if (!refusal || error.least() > refusal->least()) {
+        refusal = error;
+      }
+    }
+  };
+  for (const int size : step_sizes()) {
+    make([&] { plans.plan(size); });
+  }
+  if (held_out() > 0) {
+    make([&] { plans.evaluation(); });
+  }
+  return refusal;
+}
+
+/// Plans in each way of sharing states that is left open, and takes the one with the fastest step.
 Run::Chosen Run::plan_with(
     const ModelCost& cost,
     const DeviceBudget& budget,
     const LinkCosts& links) {
   std::optional<Chosen> best;
-  const auto consider = [&](const RunConfig::Parallel& parallel, bool last) {
+  std::optional<InfeasibleBudget> refusal; // of the way that needs least
+  const auto consider = [&](const RunConfig::Parallel& parallel, bool states_fit) {
     RunConfig config = config_;
     *config.mutable_parallel() = parallel;
     const Mesh mesh = resolve_mesh(ranks_.size(), mesh_request(config));
     PlanBook plans(config, cost, mesh, links, budget, batch_.micro);
-    try {
-      plans.plan(micro_batches());
-    } catch (const UserError&) {
-      if (last && !best) {
-        throw;
-      }
-      return false;
+    if (plans.states_fit() != states_fit ||
+        (best && plans.least_seconds(micro_batches()) >= best->seconds)) {
+      return;
+    }
+    if (const auto refused = make_plans(plans)) {
+      refusal = !refusal || refused->least() < refusal->least() ? refused : refusal;
+      return;
     }
     const double seconds = plans.report(micro_batches()).seconds;
-    // Nothing runs again, and updates are shared: those after it only exchange more.
-    const bool enough = plans.choice(micro_batches()).segments.empty() && parallel.zero() > 0;
     if (!best || seconds < best->seconds) {
       best.emplace(Chosen{batch_.micro, parallel, mesh, std::move(plans), seconds});
     }
-    return enough;
   };
   ranks_.together([&] {
     name_shortages(memory_, "planning a step", [&] {
       const auto candidates = parallel_candidates(config_, ranks_.size());
-      for (const RunConfig::Parallel& parallel : candidates) {
-        if (consider(parallel, &parallel == &candidates.back())) {
-          break;
+      for (const bool states_fit : {true, false}) { // the latter are searched for a refusal alone
+        for (const RunConfig::Parallel& parallel : candidates) {
+          consider(parallel, states_fit);
+        }
+        if (best) {
+          return;
         }
       }
+      throw InfeasibleBudget(*refusal);
     });
   });
   return std::move(*best);
@@ -313,25 +345,20 @@ void Run::compare_ranks() {
   });
 }
 
-/// The plan of a full step and that of an epoch's last, so that none has to be made or refused, or
-/// turns out to be another than the other ranks', in the middle of a run.
-void Run::plan_all_windows() {
+/// Compares all plans, so that none turns out to be another than the other ranks' in the middle of a
+/// run.
+void Run::compare_plans() {
   std::map<std::string, std::string> signatures;
   ranks_.together([&] {
-    name_shortages(memory_, "planning the steps", [&] {
-      for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
-        const auto count = static_cast<int>(batches_->micro_batch_sizes(step).size());
-        signatures[fmt::format("plan of {} micro-batches", count)] =
-            std::to_string(plans_->signature(count));
-      }
-      if (held_out() > 0) {
-        signatures["plan of an evaluation"] = std::to_string(plans_->evaluation().signature);
-      }
-    });
+    for (const int size : step_sizes()) {
+      signatures[fmt::format("plan of {} micro-batches", size)] =
+          std::to_string(plans_->signature(size));
+    }
+    if (held_out() > 0) {
+      signatures["plan of an evaluation"] = std::to_string(plans_->evaluation().signature);
+    }
   });
-  if (ranks_.world() != nullptr) {
-    ranks_.alike([&] { require_same(*ranks_.world(), signatures); });
-  }
+  ranks_.alike([&] { require_same(*ranks_.world(), signatures); });
 }
 
 void Run::prepare() {
@@ -565,12 +592,15 @@ std::filesystem::path Run::write_model() {
 void Run::write_model_to(const std::filesystem::path& folder) {
   const ScopedContext here(memory_);
   const auto long_work = ranks_.long_work("writing the model");
-  lead_with_whole(
-      [this](int unit) {
-        const ParamUnit& of = *model_->chain().units[static_cast<size_t>(unit)];
-        return numbers_in(of, store_->shard(unit).values());
-      },
-      [&](const UnitSource& source) { model_->write(folder, source); });
+  const auto part = [this](int unit) {
+    const ParamUnit& of = *model_->chain().units[static_cast<size_t>(unit)];
+    return numbers_in(of, store_->shard(unit).values());
+  };
+  const auto named = [&](const auto& work) { name_shortages(memory_, "writing the model", work); };
+  named([&] { // of what the others give, and of what is written
+    lead_with_whole(
+        part, [&](const UnitSource& source) { named([&] { model_->write(folder, source); }); });
+  });
 }
 
 } // namespace palimpsest

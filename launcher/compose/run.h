@@ -24,6 +24,7 @@
 #include <palimpsest/launcher/compose/ranks.h>
 #include <palimpsest/launcher/compose/run_checkpoints.h>
 #include <palimpsest/launcher/compose/whole_units.h>
+#include <palimpsest/memory/planners/planner.h>
 #include <palimpsest/parallel/mesh/mesh_groups.h>
 #include <palimpsest/parallel/sharding/sharded_param_store.h>
 
@@ -165,7 +166,9 @@ class Run {
   void set_micro_batch(int64_t samples);
   ModelCost measure();
   Chosen plan_with(const ModelCost& cost, const DeviceBudget& budget, const LinkCosts& links);
-  void plan_all_windows();
+  std::vector<int> step_sizes() const;
+  std::optional<InfeasibleBudget> make_plans(PlanBook& plans) const;
+  void compare_plans();
   void allocate();
   double first_scale() const;
   RunParts parts();

@@ -59,11 +59,6 @@ void ask_planner(
   std::function<ChainPlan(int64_t)> plan = [&](int64_t bytes) {
     return find_planner(name).plan(chain, bytes);
   };
-  if (name == kOptimal) { // one table for all budgets
-    plan = [program = DynamicProgram(chain, kept_all)](int64_t bytes) {
-      return program.plan(bytes);
-    };
-  }
   const auto try_with = [&](int64_t bytes) {
     StepChoice choice{.policy = std::string(name)};
     choice.segments = block_segments(plan(bytes).segments, chain);
@@ -72,10 +67,16 @@ void ask_planner(
     consider(result, std::move(choice), budget);
     return room;
   };
-  int64_t fits = plan(kept_all).least_budget;
+  int64_t fits =
+      name == kOptimal ? DynamicProgram(chain, 0).least_budget() : plan(kept_all).least_budget;
   int64_t exceeds = kept_all + 1;
   if (try_with(fits) < 0) {
     return;
+  }
+  if (name == kOptimal) { // one table for all other budgets
+    plan = [program = DynamicProgram(chain, kept_all)](int64_t bytes) {
+      return program.plan(bytes);
+    };
   }
   int64_t next = budget - (evaluate({}).peak - kept_all);
   for (int number = 0; number < kTries && exceeds - fits > 1; ++number) {

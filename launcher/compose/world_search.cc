@@ -4,6 +4,7 @@
 #include <palimpsest/core/config/derive.h>
 #include <palimpsest/core/models/decoder_cost.h>
 #include <palimpsest/core/plan/closed_forms.h>
+#include <palimpsest/core/plan/device_room.h>
 #include <palimpsest/launcher/compose/compose.h>
 #include <palimpsest/launcher/compose/model.h>
 #include <palimpsest/launcher/compose/model_flops.h>
@@ -222,7 +223,7 @@ Job WorldSearch::job(const Candidate& candidate, int64_t micro_batches) {
   return Job(std::move(description));
 }
 
-PlanReport WorldSearch::simulated(
+WorldSearch::Simulated WorldSearch::simulated(
     const Candidate& candidate,
     int64_t micro_batches,
     const Segments& segments) {
@@ -231,25 +232,25 @@ PlanReport WorldSearch::simulated(
   options.segments = segments;
   options.window = request_.prefetch.value_or(window_of_blocks(planned, kPrefetchedBlocks));
   const Plans plans = compose(planned, find_schedule("1f1b"), options);
-  return simulate_lockstep(plans, planned, link_seconds(request_.hardware));
+  PlanReport report = simulate_lockstep(plans, planned, link_seconds(request_.hardware));
+  const int64_t peak = peak_with_samples(plans, report, planned, candidate.accumulation);
+  return {.report = std::move(report), .peak = peak};
 }
 
 StepCost WorldSearch::step_cost(const Candidate& candidate, const Segments& segments) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
-  const PlanReport report = simulated(candidate, exact, segments);
-  StepCost step{.peak = report.peak(TierId::kDevice), .seconds = report.seconds};
+  const auto [report, peak] = simulated(candidate, exact, segments);
+  StepCost step{.peak = peak, .seconds = report.seconds};
   if (exact < candidate.accumulation) {
-    const double last = report.seconds - simulated(candidate, exact - 1, segments).seconds;
+    const double last = report.seconds - simulated(candidate, exact - 1, segments).report.seconds;
     step.seconds += last * static_cast<double>(candidate.accumulation - exact);
   }
   return step;
 }
 
-/// Of the budget, for plans: samples and what nobody counts are kept out, as in a run's.
-int64_t WorldSearch::room(const Candidate& candidate) {
-  constexpr int64_t kUncountedShare = 1000;
-  return request_.budget - candidate.accumulation * cost(candidate.micro_batch).batch_bytes -
-      request_.budget / kUncountedShare;
+/// As in a run.
+int64_t WorldSearch::room() const {
+  return room_for_plans(request_.budget);
 }
 
 bool WorldSearch::states_fit(const Candidate& candidate) {
@@ -261,7 +262,7 @@ bool WorldSearch::states_fit(const Candidate& candidate) {
   }
   const Placement placement{.zero = candidate.zero};
   return bytes_per_rank(whole, placement, candidate.mesh.shard).total() <=
-      static_cast<double>(room(candidate));
+      static_cast<double>(room());
 }
 
 double WorldSearch::tokens_of(const Candidate& candidate) const {
@@ -286,8 +287,7 @@ const Segments& WorldSearch::least(int zero) {
 
 bool WorldSearch::can_fit(const Candidate& candidate) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
-  return states_fit(candidate) &&
-      simulated(candidate, exact, least(candidate.zero)).peak(TierId::kDevice) <= room(candidate);
+  return states_fit(candidate) && simulated(candidate, exact, least(candidate.zero)).peak <= room();
 }
 
 /// Leaves out a placement's micro-batches from the first that cannot fit.
@@ -311,17 +311,17 @@ std::vector<WorldSearch::Candidate> WorldSearch::with_room(const std::vector<Can
 std::optional<StepChoice> WorldSearch::choose(const Candidate& candidate) {
   const Evaluate evaluate = [&](const Segments& again) { return step_cost(candidate, again); };
   const StepChoice keep_all{"none", {}, evaluate({})};
-  if (keep_all.cost.peak <= room(candidate)) { // nothing computes less
+  if (keep_all.cost.peak <= room()) { // nothing computes less
     return keep_all;
   }
   // of auto's, the optimum of a chain: simple policies are among what it may choose
   const std::string planner = request_.policy == "auto" ? "dynamic_programming" : request_.policy;
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
-  auto found = search(job(candidate, exact), planner, room(candidate), evaluate).best;
+  auto found = search(job(candidate, exact), planner, room(), evaluate).best;
   if (!found) {
     const Segments& again = least(candidate.zero);
     StepChoice smallest{"least memory", again, evaluate(again)};
-    if (smallest.cost.peak <= room(candidate)) {
+    if (smallest.cost.peak <= room()) {
       found = std::move(smallest);
     }
   }
@@ -330,7 +330,7 @@ std::optional<StepChoice> WorldSearch::choose(const Candidate& candidate) {
 
 WorldLayout WorldSearch::layout(const Candidate& candidate, StepChoice choice) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
-  PlanReport report = simulated(candidate, exact, choice.segments);
+  PlanReport report = simulated(candidate, exact, choice.segments).report;
   WorldLayout result{
       .zero = candidate.zero,
       .mesh = candidate.mesh,

@@ -110,16 +110,20 @@ class WorldSearch {
     int64_t accumulation = 0;
     double fastest = 0; // tokens per second if nothing ran again
   };
+  struct Simulated {
+    PlanReport report;
+    int64_t peak = 0; // with the samples of the whole step
+  };
 
   std::vector<Candidate> candidates(int world) const;
   std::vector<std::pair<int, Mesh>> placements(int world) const;
   std::vector<std::pair<int64_t, int64_t>> batches(int ranks) const;
   Candidate all_sharded(int world) const;
   bool states_fit(const Candidate& candidate);
-  int64_t room(const Candidate& candidate);
+  int64_t room() const;
   const ModelCost& cost(int64_t micro_batch);
   Job job(const Candidate& candidate, int64_t micro_batches);
-  PlanReport simulated(const Candidate& candidate, int64_t micro_batches, const Segments& segments);
+  Simulated simulated(const Candidate& candidate, int64_t micro_batches, const Segments& segments);
   StepCost step_cost(const Candidate& candidate, const Segments& segments);
   double tokens_of(const Candidate& candidate) const;
   const Segments& least(int zero);
