@@ -151,10 +151,8 @@ int64_t PlanBook::room() const {
   return budget_ ? room_for_plans(*budget_, already_held_) : std::numeric_limits<int64_t>::max();
 }
 
-Plans PlanBook::plans_of(
-    const Job& job,
-    const Segments& segments,
-    std::optional<int64_t> window) const {
+Plans PlanBook::plans_of(const Job& job, const Segments& segments, std::optional<int64_t> window)
+    const {
   PlanOptions options;
   options.segments = segments;
   options.window = window ? *window : prefetch_.value_or(window_of_blocks(job, kPrefetchedBlocks));

@@ -186,11 +186,8 @@ ModelCost Run::measure() {
 
 /// Micro-batches of a full step, and of an epoch's last one.
 std::vector<int> Run::step_sizes() const {
-  std::vector<int> sizes;
-  for (const int64_t step : {int64_t{0}, batches_->steps_per_epoch() - 1}) {
-    sizes.push_back(static_cast<int>(batches_->micro_batch_sizes(step).size()));
-  }
-  return sizes;
+  const int64_t last = batches_->steps_per_epoch() - 1;
+  return {micro_batches(), static_cast<int>(batches_->micro_batch_sizes(last).size())};
 }
 
 /// Makes all plans that the run will need; of those without room the refusal of the largest.
@@ -345,8 +342,7 @@ void Run::compare_ranks() {
   });
 }
 
-/// Compares all plans, so that none turns out to be another than the other ranks' in the middle of a
-/// run.
+/// So that no plan turns out to be another than the other ranks' in the middle of a run.
 void Run::compare_plans() {
   std::map<std::string, std::string> signatures;
   ranks_.together([&] {

@@ -98,20 +98,23 @@ void check_names(const std::vector<std::string>& names, std::string_view option,
   }
 }
 
-/// Full tapes, fp32, one micro-batch, one rank, whatever the config says.
+/// Full tapes, fp32, one micro-batch, one rank, whatever the config says of techniques; and a few
+/// steps that leave nothing have no use for what it says of evaluations, checkpoints and the rate's
+/// course over a whole run.
 Stacked baseline(const RunConfig& config) {
   Stacked stacked;
   for (const char* key :
-       {"activation_checkpointing.n",
-        "activation_checkpointing.segments",
-        "activation_checkpointing.recompute",
-        "activation_checkpointing.count",
-        "activation_checkpointing.keep_last_segment",
-        "memory.device_budget",
-        "memory.host_budget",
+       {"activation_checkpointing",
+        "checkpoint",
+        "data.validation",
+        "evaluation",
+        "memory",
         "parallel.shard",
-        "checkpoint.save_every",
-        "checkpoint.resume",
+        "precision.gradients",
+        "precision.loss_scaling",
+        "precision.master",
+        "precision.moments",
+        "scheduler",
         "training.gradient_accumulation_steps"}) {
     stacked.settings[key] = "null";
   }

@@ -64,6 +64,44 @@ TEST(StackRows, EachKeepsWhatTheOnesBeforeItHave) {
   }
 }
 
+// A config of a long run: nothing of what concerns only that, or stands against a row, is left.
+TEST(StackRows, NeedNothingThatAFewStepsHaveNoUseFor) {
+  const std::vector<std::string> long_run = {
+      "data.validation.fraction=0.1",
+      "training.epochs=3",
+      "evaluation.every=100",
+      "evaluation.patience=1",
+      "evaluation.samples=7",
+      "checkpoint.save_every=100",
+      "checkpoint.keep_last=3",
+      "checkpoint.resume=auto",
+      "scheduler={name: cosine, warmup_steps: 100, min_ratio: 0.1}",
+      "precision={compute: bf16, master: none, moments: bf16, gradients: bf16}",
+      "memory={device_budget: 1GiB}",
+      "activation_checkpointing={policy: auto}",
+      "parallel={zero: 3, shard: 2, prefetch: 0}"};
+  const auto rows_of = [&](std::vector<std::string> more) {
+    more.insert(more.end(), long_run.begin(), long_run.end());
+    return stack_rows(load_config_text(kText, "run.yaml", more), {.ranks = 2});
+  };
+  for (const StackRun& row : rows_of({})) {
+    SCOPED_TRACE(row.name);
+    std::vector<std::string> overrides = long_run;
+    std::erase_if(overrides, [](const std::string& text) { return text.starts_with("training."); });
+    overrides.insert(overrides.end(), row.overrides.begin(), row.overrides.end());
+    overrides.push_back("training.steps=2");
+    const RunConfig config = load_config_text(kText, "run.yaml", overrides);
+    EXPECT_FALSE(config.data().has_validation() && config.data().validation().has_fraction());
+    EXPECT_FALSE(config.evaluation().has_every() || config.evaluation().has_patience());
+    EXPECT_FALSE(config.checkpoint().has_save_every() || config.checkpoint().has_keep_last());
+    EXPECT_FALSE(config.memory().has_device_budget());
+    EXPECT_EQ(config.scheduler().name(), "constant");
+    EXPECT_FALSE(config.scheduler().has_warmup_steps());
+    EXPECT_EQ(config.precision().master(), "fp32");
+    EXPECT_EQ(config.precision().moments(), "fp32");
+  }
+}
+
 TEST(StackRows, OrderAndChoiceAreTheUsers) {
   const RunConfig config = load_config_text(kText, "run.yaml");
   const std::vector<StackRun> rows = stack_rows(

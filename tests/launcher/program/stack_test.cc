@@ -20,7 +20,10 @@ class Stack : public testing::ProgramRanks {
   int stack(const testing::Words& more) {
     return wait_for(start_stack(more), 120s).value_or(-1);
   }
-  pid_t start_stack(const testing::Words& more) {
+  pid_t start_stack(
+      const testing::Words& more,
+      const std::string& training = "global_batch_size: 8, threads: 1",
+      const std::string& sections = "") {
     std::string text;
     for (int index = 0; index < 8 * 65; ++index) {
       text += static_cast<char>('a' + index * index % 23);
@@ -30,9 +33,10 @@ class Stack : public testing::ProgramRanks {
         << "model: {family: llama, hidden_size: 64, num_hidden_layers: 6, num_attention_heads: 4, "
            "num_key_value_heads: 2, intermediate_size: 176, vocab_size: 256}\n"
         << "data: {files: [" << file("text.txt") << "], format: text, sequence_length: 64}\n"
-        << "training: {global_batch_size: 8, threads: 1}\n"
+        << "training: {" << training << "}\n"
         << "optimizer: {learning_rate: 1e-3}\n"
-        << "activation_checkpointing: sqrt\n";
+        << "activation_checkpointing: sqrt\n"
+        << sections;
     testing::Words words = {
         PALIMPSEST_PROGRAM, "stack", file("run.yaml"), "training.output=" + output().string()};
     words.insert(words.end(), more.begin(), more.end());
@@ -99,6 +103,34 @@ TEST_F(Stack, RowsTrainAlikeWithLessMemory) {
   EXPECT_THAT(testing::text_of(file("rows.csv")), HasSubstr("\"+ checkpointing\","));
   EXPECT_THAT(testing::text_of(file("rows.html")), HasSubstr("\"name\":\"+ checkpointing\""));
   EXPECT_FALSE(std::filesystem::exists(output())); // nothing of the rows' runs is left
+}
+
+// As its config stands for a whole fine-tuning: the rows take the few steps asked for, whatever would
+// evaluate, save, end early or warm up in it.
+TEST_F(Stack, TakesTheConfigOfALongRun) {
+  const pid_t process = start_stack(
+      {"--only",
+       "bf16,accumulation,zero3",
+       "--steps",
+       "4",
+       "--json",
+       file("rows.json"),
+       "data.validation.fraction=0.25"},
+      "epochs: 3, global_batch_size: 4, micro_batch_size: 2, threads: 1",
+      "evaluation: {every: 1, patience: 1, min_improvement: 100}\n"
+      "checkpoint: {save_every: 2, keep_last: 1}\n"
+      "scheduler: {name: cosine, warmup_steps: 50}\n"
+      "precision: {compute: bf16, master: none, moments: bf16}\n");
+  ASSERT_EQ(wait_for(process, 120s), 0) << out() << err();
+  const json rows = json::parse(testing::text_of(file("rows.json")));
+  ASSERT_EQ(rows.size(), 4U);
+  for (const json& row : rows) {
+    const bool narrow = row != rows[0];
+    EXPECT_LE(row["loss_difference"], narrow ? 5e-3 : 0) << row;
+    EXPECT_LE(row["grad_norm_difference"], narrow ? 2e-2 : 0) << row;
+    EXPECT_GT(row["tokens_per_s"], 0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(output()));
 }
 
 TEST_F(Stack, SaysWhichRowFailedAndWhatItSaid) {
