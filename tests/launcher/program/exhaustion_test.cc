@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <map>
 #include <random>
 #include <utility>
@@ -85,7 +86,7 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
         {{"PALIMPSEST_SHORT_RANK", std::to_string(victim)},
          {"PALIMPSEST_SHORT_TENSOR", std::to_string(tensor)}});
     ASSERT_TRUE(code.has_value()) << "hangs\n" << out() << err();
-    EXPECT_TRUE(all_gone(5s));
+    EXPECT_TRUE(all_gone(std::chrono::seconds(5)));
     if (*code == 0) {
       const Finished found = finished(ranks);
       EXPECT_THAT(out(), HasSubstr("out of memory in "));

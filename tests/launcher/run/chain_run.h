@@ -161,7 +161,7 @@ class ChainRun {
   /// Goes on from a checkpoint of any layout.
   void load(const std::filesystem::path& checkpoint) {
     const CheckpointReader reader(checkpoint);
-    SavedStates(chain_, store_, groups_).load(reader);
+    SavedStates(chain_, store_, groups_).load(reader, {});
     position_ = {.step = reader.info().step(), .updates = reader.info().updates()};
     refresh();
   }
