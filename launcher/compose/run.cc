@@ -60,21 +60,6 @@ int64_t bytes_to_measure(const Chain& chain) {
   return 3 * largest * static_cast<int64_t>(sizeof(float));
 }
 
-/// Saves after every so many steps.
-class PeriodicSave final : public Observer {
- public:
-  PeriodicSave(int64_t every, std::function<void()> save) : every_(every), save_(std::move(save)) {}
-  void step_end(const StepRecord& record) override {
-    if (record.step % every_ == 0) {
-      save_();
-    }
-  }
-
- private:
-  int64_t every_;
-  std::function<void()> save_;
-};
-
 std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore& store) {
   std::vector<UnitLayout> layouts;
   for (const int unit : job.trained_units(0)) {

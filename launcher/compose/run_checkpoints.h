@@ -10,6 +10,7 @@
 // All of it is collective: the ranks see one output folder and decide alike.
 
 #include <palimpsest/core/config/run_config.pb.h>
+#include <palimpsest/core/contracts/observer.h>
 #include <palimpsest/core/data/step_batches.h>
 #include <palimpsest/core/engine/trainer.h>
 #include <palimpsest/core/io/checkpoint_folder.h>
@@ -19,11 +20,13 @@
 #include <palimpsest/parallel/mesh/mesh_groups.h>
 #include <palimpsest/parallel/sharding/sharded_param_store.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace palimpsest {
@@ -96,6 +99,21 @@ class RunCheckpoints {
   std::filesystem::path newest_;
   std::map<std::string, double> numbers_;
   std::vector<std::string> warnings_;
+};
+
+/// Saves after every so many steps.
+class PeriodicSave final : public Observer {
+ public:
+  PeriodicSave(int64_t every, std::function<void()> save) : every_(every), save_(std::move(save)) {}
+  void step_end(const StepRecord& record) override {
+    if (record.step % every_ == 0) {
+      save_();
+    }
+  }
+
+ private:
+  int64_t every_;
+  std::function<void()> save_;
 };
 
 } // namespace palimpsest
