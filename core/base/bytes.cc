@@ -39,8 +39,9 @@ std::optional<int64_t> parse_bytes(std::string_view text) {
   }
   for (const auto& [name, factor] : kUnits) {
     if (unit == name) {
-      const double bytes = number * factor;
-      if (bytes >= 0x1p63 || bytes != std::floor(bytes)) {
+      constexpr double kRounding = 1e-3; // of the product
+      const double bytes = std::floor(number * factor + kRounding);
+      if (bytes >= 0x1p63 || (factor == 1 && bytes != number)) {
         return std::nullopt;
       }
       return static_cast<int64_t>(bytes);

@@ -10,8 +10,9 @@
 namespace palimpsest {
 
 /// Bytes of "8GiB", "1.5 GB", "4096", "64KiB"; binary (KiB MiB GiB TiB) and decimal (kB KB MB GB
-/// TB) units, B optional for plain bytes. Empty where the text is not a size, is negative, is not
-/// finite, is no whole number of bytes or exceeds int64.
+/// TB) units, B optional for plain bytes. Of a fraction of a unit ("13.6GiB") the whole bytes count.
+/// Empty where the text is not a size, is negative, is not finite, has no unit and is no whole number
+/// or exceeds int64.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
 /// What parse_bytes() reads, for messages: "give a size: {}".

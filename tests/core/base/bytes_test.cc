@@ -19,7 +19,10 @@ TEST(ParseBytes, AcceptsUnitsAndPlainNumbers) {
       {"8 GiB", 8589934592},
       {"2GB", 2000000000},
       {"1kB", 1000},
-      {"0.5MiB", 524288}};
+      {"0.5MiB", 524288},
+      {"13.6GiB", 14602888806}, // and two fifths
+      {"1.1GB", 1100000000},
+      {"0.7MB", 700000}};
   for (const auto& [text, bytes] : cases) {
     EXPECT_EQ(parse_bytes(text), bytes) << text;
   }
@@ -46,6 +49,7 @@ TEST(ParseBytes, RefusesWhatIsNoSize) {
         "-1",
         "-0",
         "1.5",
+        "1.5B",
         "8 gib",
         "8  GiB",
         "nan",
