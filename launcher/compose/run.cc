@@ -210,23 +210,28 @@ Run::Chosen Run::plan_with(
     PlanBook plans(config, cost, mesh, links, budget, batch_.micro);
     if (plans.states_fit() != states_fit ||
         (best && plans.least_seconds(micro_batches()) >= best->seconds)) {
-      return;
+      return false;
     }
     if (const auto refused = make_plans(plans)) {
       refusal = !refusal || refused->least() < refusal->least() ? refused : refusal;
-      return;
+      return false;
     }
     const double seconds = plans.report(micro_batches()).seconds;
+    // Nothing runs again, and updates are shared: those after it only exchange more.
+    const bool enough = plans.choice(micro_batches()).segments.empty() && parallel.zero() > 0;
     if (!best || seconds < best->seconds) {
       best.emplace(Chosen{batch_.micro, parallel, mesh, std::move(plans), seconds});
     }
+    return enough;
   };
   ranks_.together([&] {
     name_shortages(memory_, "planning a step", [&] {
       const auto candidates = parallel_candidates(config_, ranks_.size());
       for (const bool states_fit : {true, false}) { // the latter are searched for a refusal alone
         for (const RunConfig::Parallel& parallel : candidates) {
-          consider(parallel, states_fit);
+          if (consider(parallel, states_fit)) {
+            break;
+          }
         }
         if (best) {
           return;

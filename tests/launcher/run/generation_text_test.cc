@@ -169,7 +169,7 @@ TEST_F(GenerationTextTest, SaysWhereAPromptIsNone) {
     return error_of([&] { read_prompts(write(name, text)); });
   };
   EXPECT_THAT(prompts("p.txt", "one\n\ntwo\n"), HasSubstr("p.txt:2: the prompt is empty"));
-  EXPECT_THAT(prompts("p.txt", ""), HasSubstr("p.txt: the file is empty"));
+  EXPECT_THAT(prompts("p.txt", ""), HasSubstr("p.txt is empty; give a prompt a line"));
   EXPECT_THAT(prompts("p.jsonl", "{\"text\": \"a\"}"), HasSubstr("p.jsonl:1: a record needs"));
   EXPECT_THAT(prompts("p.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": 1}"), HasSubstr("p.jsonl:2:"));
   EXPECT_THAT(prompts("p.jsonl", "{\"prompt\": \"a\"\n"), HasSubstr("p.jsonl:1:"));
@@ -198,7 +198,8 @@ TEST_F(GenerationTextTest, ConversationsAreRecordsOrOneArray) {
       HasSubstr("bad.jsonl:1: the last message is the assistant's"));
   EXPECT_EQ(
       error_of([&] { read_conversations(folder_ / "none.json"); }),
-      (folder_ / "none.json").string() + ": there is no such file; give a file of records");
+      "--messages: " + (folder_ / "none.json").string() +
+          ": there is no such file; give a file of records");
   EXPECT_THAT(conversations("{\"messages\": []}"), HasSubstr("bad.jsonl:1:"));
   EXPECT_THAT(conversations(R"({"messages": [{"role": "user"}]})"), HasSubstr("bad.jsonl:1:"));
 }
