@@ -74,7 +74,7 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
     }
     const Finished& expected = undisturbed.at({starter, ranks});
     ASSERT_EQ(expected.losses_and_norms.size(), 4U);
-    ASSERT_GT(expected.tensors[victim], 1000);
+    ASSERT_GT(expected.tensors[victim], 100);
     const auto tensor = 1 + random() % static_cast<uint64_t>(expected.tensors[victim]);
     SCOPED_TRACE(
         name_of(starter) + ", round " + std::to_string(round) + ": tensor " +
@@ -101,7 +101,7 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
     }
   }
   std::cout << rounds - ended << " of " << rounds << " jobs went on\n";
-  EXPECT_LT(ended, rounds / 2);
+  EXPECT_LT(ended, testing::full_tests() ? rounds / 2 : rounds); // four say little of the share
 }
 
 } // namespace
