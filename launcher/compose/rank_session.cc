@@ -7,6 +7,7 @@
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/comm/mpi.h>
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -125,6 +126,9 @@ int RankSession::run(const std::function<int(Ranks& ranks)>& body) {
     }
     world_->abort(error.what());
     throw Error(fmt::format("rank {}: {}", ranks.rank(), error.what()), error.exit_code());
+  } catch (const c10::Error& error) {
+    world_->abort(error.what_without_backtrace());
+    throw;
   } catch (const std::exception& error) {
     world_->abort(error.what());
     throw;

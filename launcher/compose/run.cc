@@ -473,6 +473,14 @@ std::vector<std::unique_ptr<Observer>> Run::logs() {
 bool Run::train(const std::vector<Observer*>& observers) {
   check(store_ != nullptr, "a run trains after prepare()");
   const ScopedContext here(memory_);
+  bool finished = false;
+  name_shortages(memory_, "training, outside of a step's plan", [&] {
+    finished = train_observed_by(observers);
+  });
+  return finished;
+}
+
+bool Run::train_observed_by(const std::vector<Observer*>& observers) {
   const std::vector<std::unique_ptr<Observer>> logs = this->logs();
   std::vector<Observer*> all = observers;
   for (const auto& log : logs) {
@@ -536,10 +544,7 @@ bool Run::train(const std::vector<Observer*>& observers) {
   }
   const int64_t begin = position_.step;
   const bool dropped = evaluated_.dropped; // by the run that this one goes on from
-  bool finished = false;
-  name_shortages(memory_, "training, outside of a step's plan", [&] {
-    finished = train_on(trainer, evaluations.get(), all);
-  });
+  const bool finished = train_on(trainer, evaluations.get(), all);
   position_ = trainer.position();
   const bool caught_up = dropped && !evaluated_.dropped && position_.step == begin;
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;

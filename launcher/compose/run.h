@@ -174,6 +174,7 @@ class Run {
   RunParts parts();
   std::vector<std::unique_ptr<Observer>> logs();
   std::unique_ptr<Evaluations> evaluations(const std::vector<Observer*>& observers);
+  bool train_observed_by(const std::vector<Observer*>& observers);
   bool train_on(
       Trainer& trainer,
       Evaluations* evaluations,
