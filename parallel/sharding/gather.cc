@@ -20,7 +20,7 @@ class Gatherer {
  public:
   Gatherer(const StepPlan& plan, int rank, const Job& job, int64_t window)
       : plan_(plan), job_(job), window_(window), units_(job.units_of(rank).size()),
-        future_(job.model().units.size(), {kNever}) {
+        future_(job.model().units.size(), {kNever}), is_resident_(job.model().units.size()) {
     std::vector<Effect> table;
     for (size_t index = 0; index < plan.size(); ++index) {
       if (!is_compute(plan[index].kind)) {
@@ -64,17 +64,20 @@ class Gatherer {
   };
 
   bool resident(int unit) const {
-    return contains(resident_, unit);
+    return is_resident_[static_cast<size_t>(unit)];
+  }
+
+  void set_resident(int unit, bool resident) {
+    is_resident_[static_cast<size_t>(unit)] = resident;
+    resident_bytes_ += (resident ? 1 : -1) * size(unit);
+  }
+
+  int64_t size(int unit) const {
+    return job_.size({.kind = SlotKind::kParam, .owner = unit});
   }
 
   bool fits(const std::vector<int>& more) const {
-    int64_t bytes = 0;
-    const auto size = [&](int unit) {
-      return job_.size({.kind = SlotKind::kParam, .owner = unit});
-    };
-    for (const int unit : resident_) {
-      bytes += size(unit);
-    }
+    int64_t bytes = resident_bytes_;
     for (const int unit : more) {
       bytes += resident(unit) ? 0 : size(unit);
     }
@@ -105,6 +108,7 @@ class Gatherer {
       for (const int unit : missing) {
         insertions.before(index, Op::gather(unit));
         resident_.push_back(unit);
+        set_resident(unit, true);
       }
     }
   }
@@ -117,6 +121,9 @@ class Gatherer {
       size_t use,
       const Need& present,
       Insertions& insertions) {
+    if (fits(missing)) {
+      return true;
+    }
     const std::vector<int> before = resident_;
     while (!fits(missing)) {
       const auto latest =
@@ -125,9 +132,15 @@ class Gatherer {
           });
       if (latest == resident_.end() || contains(present.units, *latest) ||
           next_use(*latest) <= use) {
+        for (const int unit : before) {
+          if (!resident(unit)) {
+            set_resident(unit, true);
+          }
+        }
         resident_ = before;
         return false;
       }
+      set_resident(*latest, false);
       resident_.erase(latest);
     }
     for (const int unit : before) {
@@ -149,6 +162,7 @@ class Gatherer {
     for (const int unit : latest_first) {
       const bool soon = contains(coming, unit);
       if (!soon && (next_use(unit) == kNever || !fits(coming))) {
+        set_resident(unit, false);
         std::erase(resident_, unit);
         insertions.after(needs_[number].index, Op::release(unit));
       }
@@ -162,6 +176,8 @@ class Gatherer {
   std::vector<Need> needs_;
   std::vector<std::vector<size_t>> future_; // by unit: its uses to come, the next one last
   std::vector<int> resident_;
+  std::vector<bool> is_resident_; // by unit
+  int64_t resident_bytes_ = 0;
 };
 
 } // namespace
