@@ -97,7 +97,6 @@ bool holds_run(const fs::path& output) {
       !list_checkpoints(output).empty();
 }
 
-/// The lock is on a file of its own that stays as it is: run.json is replaced and moved.
 [[noreturn]] void refuse_in_use(const fs::path& output) {
   const std::string holder = read_file(output / kLockName);
   throw UserError(
@@ -115,6 +114,7 @@ void require_unlocked(const fs::path& output) {
   }
 }
 
+/// The lock is on a file of its own that stays as it is: run.json is replaced and moved.
 FileDescriptor lock_output(const fs::path& output, std::vector<std::string>& notes) {
   const fs::path path = output / kLockName;
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));

@@ -46,6 +46,8 @@ constexpr auto kNumbers = std::to_array<std::pair<std::string_view, std::string_
     {"evaluation.best_step", "lowest after step"},
     {"evaluation.not_lower", "evaluations since without a lower one"},
     {"evaluation.counted_loss", "the loss that patience compares with"},
+    {"evaluation.updates", "updates before the last evaluation"},
+    {"evaluation.dropped", "evaluations dropped, due when the run goes on"},
     {"scaler.scale", "loss scale"},
     {"scaler.good_steps", "finite steps since it changed"},
     {"scaler.hysteresis_left", "overflows until it is lowered"},

@@ -112,7 +112,7 @@ GenerationText::GenerationText(
     const std::string& chat_template,
     int64_t vocabulary)
     : folder_(folder) {
-  if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "vocab.json")) {
+  if (holds_tokenizer(folder)) {
     tokenizer_ = std::make_shared<const Tokenizer>(folder);
     encoder_ = text_encoder(tokenizer_);
     if (tokenizer_->vocabulary_size() > vocabulary) {

@@ -32,7 +32,6 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <utility>
 
 namespace palimpsest {
@@ -334,17 +333,12 @@ void Run::compare_ranks() {
 
 /// So that no plan turns out to be another than the other ranks' in the middle of a run.
 void Run::compare_plans() {
-  std::map<std::string, std::string> signatures;
-  ranks_.together([&] {
-    for (const int size : step_sizes()) {
-      signatures[fmt::format("plan of {} micro-batches", size)] =
-          std::to_string(plans_->signature(size));
-    }
-    if (held_out() > 0) {
-      signatures["plan of an evaluation"] = std::to_string(plans_->evaluation().signature);
-    }
-  });
-  ranks_.alike([&] { require_same(*ranks_.world(), signatures); });
+  for (const int size : step_sizes()) {
+    require_same_plan(ranks_, *plans_, size);
+  }
+  if (held_out() > 0) {
+    require_same_evaluation(ranks_, *plans_);
+  }
 }
 
 void Run::prepare() {

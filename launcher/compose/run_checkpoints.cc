@@ -179,8 +179,8 @@ TrainingPosition RunCheckpoints::load(const RunParts& parts) {
   if (info.data().consumed() != batches.consumed(info.step())) {
     throw UserError(
         "training.global_batch_size: the {} of {} took {}, with this batch they would have taken "
-        "{}, so that samples would be left out or come twice; keep the batch, or "
-        "start anew in another output folder",
+        "{}, so that samples would be left out or come twice; keep the batch, or start anew in "
+        "another output folder",
         counted(info.step(), "step"),
         start_.checkpoint->string(),
         counted(info.data().consumed(), "sample"),

@@ -67,9 +67,16 @@ class Gatherer {
     return is_resident_[static_cast<size_t>(unit)];
   }
 
-  void set_resident(int unit, bool resident) {
-    is_resident_[static_cast<size_t>(unit)] = resident;
-    resident_bytes_ += (resident ? 1 : -1) * size(unit);
+  void hold(int unit) {
+    resident_.push_back(unit);
+    is_resident_[static_cast<size_t>(unit)] = true;
+    resident_bytes_ += size(unit);
+  }
+
+  void let_go(int unit) {
+    std::erase(resident_, unit);
+    is_resident_[static_cast<size_t>(unit)] = false;
+    resident_bytes_ -= size(unit);
   }
 
   int64_t size(int unit) const {
@@ -107,8 +114,7 @@ class Gatherer {
       }
       for (const int unit : missing) {
         insertions.before(index, Op::gather(unit));
-        resident_.push_back(unit);
-        set_resident(unit, true);
+        hold(unit);
       }
     }
   }
@@ -134,14 +140,13 @@ class Gatherer {
           next_use(*latest) <= use) {
         for (const int unit : before) {
           if (!resident(unit)) {
-            set_resident(unit, true);
+            hold(unit);
           }
         }
-        resident_ = before;
+        resident_ = before; // in its order
         return false;
       }
-      set_resident(*latest, false);
-      resident_.erase(latest);
+      let_go(*latest);
     }
     for (const int unit : before) {
       if (!resident(unit)) {
@@ -162,8 +167,7 @@ class Gatherer {
     for (const int unit : latest_first) {
       const bool soon = contains(coming, unit);
       if (!soon && (next_use(unit) == kNever || !fits(coming))) {
-        set_resident(unit, false);
-        std::erase(resident_, unit);
+        let_go(unit);
         insertions.after(needs_[number].index, Op::release(unit));
       }
     }
