@@ -257,72 +257,98 @@ struct Scratch {
   float* dv;
 };
 
-AttentionTile tile_of(
-    const AttentionProblem& p,
-    int64_t b,
-    int64_t h,
-    int64_t first_query,
-    int64_t first_key,
-    int64_t queries,
-    int64_t keys) {
-  return {
-      .row = p.dropout.rows.const_data_ptr<int64_t>()[b],
-      .head = h,
-      .first_query = first_query,
-      .first_key = first_key,
-      .queries = queries,
-      .keys = keys};
-}
+/// A tile of keys, fp32.
+struct KeyTile {
+  int64_t keys; // how many
+  Panel k;
+  Panel v;
+  float beta; // with which its products enter sums over tiles: 0 for the first one
+};
 
+/// Up to kQueries queries of one head, from `first` on, and the keys that they see.
 template <typename T>
-void forward_block(
-    const AttentionProblem& p,
-    const AttentionOutput& output,
-    int64_t b,
-    int64_t h,
-    int64_t first,
-    const Scratch& scratch) {
-  const int64_t width = p.q.size(3);
-  const int64_t queries = std::min(kQueries, p.q.size(1) - first);
-  const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const Sight sight(p, b);
-  const int64_t first_key = sight.first_tile(first);
-  const int64_t last_key = sight.end_before(first + queries);
-  const Head<T> keys_head(p.k, b, kv_head);
-  const Head<T> values_head(p.v, b, kv_head);
-  const Head<T> out_head(output.out, b, h);
-  const Panel q = widen(Head<T>(p.q, b, h), first, queries, scratch.queries);
-  const Panel out = accumulator(out_head, first, scratch.out);
-  OnlineSoftmax softmax;
-  for (int64_t c = first_key; c < last_key; c += kKeys) {
+struct QueryBlock {
+  QueryBlock(
+      const AttentionProblem& problem,
+      int64_t sequence,
+      int64_t head,
+      int64_t first_query,
+      const Scratch& own)
+      : p(problem), b(sequence), h(head), first(first_query), scratch(own), width(p.q.size(3)),
+        queries(std::min(kQueries, p.q.size(1) - first)), sight(p, b),
+        first_key(sight.first_tile(first)), last_key(sight.end_before(first + queries)),
+        keys_head(p.k, b, h / group()), values_head(p.v, b, h / group()),
+        q(widen(Head<T>(p.q, b, h), first, queries, scratch.queries)) {}
+
+  // How many heads share one key/value head.
+  int64_t group() const {
+    return p.q.size(2) / p.k.size(2);
+  }
+
+  // Of its first query; those of the others follow.
+  float* logsumexp(const AttentionOutput& output) const {
+    return output.logsumexp.data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
+  }
+
+  // The tile from key `c` on. Leaves in scratch q k^T, and the factors of dropout where there is any.
+  KeyTile tile(int64_t c) const {
     const int64_t keys = std::min(kKeys, last_key - c);
     const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
     const Panel v = widen(values_head, c, keys, scratch.values_tile);
     product('N', 'T', {queries, keys, width}, q, k, 0.0F, scratch.scores);
     if (p.dropout.p > 0) {
-      attention_dropout_factors(
-          scratch.factors, tile_of(p, b, h, first, c, queries, keys), p.dropout.p, p.dropout.key);
+      const AttentionTile place{
+          .row = p.dropout.rows.const_data_ptr<int64_t>()[b],
+          .head = h,
+          .first_query = first,
+          .first_key = c,
+          .queries = queries,
+          .keys = keys};
+      attention_dropout_factors(scratch.factors, place, p.dropout.p, p.dropout.key);
     }
+    return {keys, k, v, c == first_key ? 0.0F : 1.0F};
+  }
+
+  const AttentionProblem& p;
+  int64_t b;
+  int64_t h;
+  int64_t first;
+  const Scratch& scratch;
+  int64_t width;
+  int64_t queries;
+  Sight sight;
+  int64_t first_key;
+  int64_t last_key;
+  Head<T> keys_head;
+  Head<T> values_head;
+  Panel q;
+};
+
+template <typename T>
+void forward_block(const QueryBlock<T>& block, const AttentionOutput& output) {
+  const AttentionProblem& p = block.p;
+  const Scratch& scratch = block.scratch;
+  const int64_t first = block.first;
+  const int64_t queries = block.queries;
+  const int64_t width = block.width;
+  const Head<T> out_head(output.out, block.b, block.h);
+  const Panel out = accumulator(out_head, first, scratch.out);
+  OnlineSoftmax softmax;
+  for (int64_t c = block.first_key; c < block.last_key; c += kKeys) {
+    const auto [keys, k, v, beta] = block.tile(c);
     for (int64_t r = 0; r < queries; ++r) {
       float* scores = scratch.scores.data + r * kKeys;
-      const Visible visible = sight.keys(first + r, c, keys);
-      softmax.add(
-          r,
-          scores,
-          visible,
-          keys,
-          static_cast<float>(p.scale),
-          c == first_key ? nullptr : out.data + r * out.stride,
-          width);
+      const Visible visible = block.sight.keys(first + r, c, keys);
+      float* before = beta == 0 ? nullptr : out.data + r * out.stride;
+      softmax.add(r, scores, visible, keys, static_cast<float>(p.scale), before, width);
       if (p.dropout.p > 0) {
         multiply(
             scores + visible.begin, scratch.factors + r * keys + visible.begin, visible.count());
       }
     }
-    product('N', 'N', {queries, width, keys}, scratch.scores, v, c == first_key ? 0.0F : 1.0F, out);
+    product('N', 'N', {queries, width, keys}, scratch.scores, v, beta, out);
   }
-  float* logsumexp =
-      output.logsumexp.data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
+  float* logsumexp = block.logsumexp(output);
   for (int64_t r = 0; r < queries; ++r) {
     logsumexp[r] = softmax.maximum[r] + std::log(softmax.sum[r]);
     softmax.sum[r] = 1.0F / softmax.sum[r];
@@ -366,52 +392,36 @@ void softmax_backward_row(
 
 template <typename T>
 void backward_block(
-    const AttentionProblem& p,
+    const QueryBlock<T>& block,
     const at::Tensor& dout,
     const AttentionOutput& output,
     const AttentionGradients& gradients,
-    int64_t b,
-    int64_t h,
-    int64_t first,
     Panel dk,
-    Panel dv,
-    const Scratch& scratch) {
-  const int64_t width = p.q.size(3);
-  const int64_t queries = std::min(kQueries, p.q.size(1) - first);
-  const int64_t kv_head = h / (p.q.size(2) / p.k.size(2));
-  const Sight sight(p, b);
-  const int64_t first_key = sight.first_tile(first);
-  const int64_t last_key = sight.end_before(first + queries);
-  const Head<T> keys_head(p.k, b, kv_head);
-  const Head<T> values_head(p.v, b, kv_head);
-  const Head<T> upstream_head(dout, b, h);
-  const Head<T> out_head(output.out, b, h);
-  const Head<T> dq_head(gradients.dq, b, h);
-  const Panel q = widen(Head<T>(p.q, b, h), first, queries, scratch.queries);
+    Panel dv) {
+  const AttentionProblem& p = block.p;
+  const Scratch& scratch = block.scratch;
+  const int64_t first = block.first;
+  const int64_t queries = block.queries;
+  const int64_t width = block.width;
+  const Head<T> upstream_head(dout, block.b, block.h);
+  const Head<T> out_head(output.out, block.b, block.h);
+  const Head<T> dq_head(gradients.dq, block.b, block.h);
   const Panel upstream = widen(upstream_head, first, queries, scratch.upstream);
   const Panel dq = accumulator(dq_head, first, scratch.out);
-  const float* logsumexp =
-      output.logsumexp.const_data_ptr<float>() + (b * p.q.size(2) + h) * p.q.size(1) + first;
+  const float* logsumexp = block.logsumexp(output);
   std::array<float, kQueries> delta{};
   for (int64_t r = 0; r < queries; ++r) {
     delta[r] = dot(upstream_head.row(first + r), out_head.row(first + r), width);
   }
-  for (int64_t c = first_key; c < last_key; c += kKeys) {
-    const int64_t keys = std::min(kKeys, last_key - c);
-    const Panel k = widen(keys_head, c, keys, scratch.keys_tile);
-    const Panel v = widen(values_head, c, keys, scratch.values_tile);
-    product('N', 'T', {queries, keys, width}, q, k, 0.0F, scratch.scores);
+  for (int64_t c = block.first_key; c < block.last_key; c += kKeys) {
+    const auto [keys, k, v, beta] = block.tile(c);
     product('N', 'T', {queries, keys, width}, upstream, v, 0.0F, scratch.gradients);
-    if (p.dropout.p > 0) {
-      attention_dropout_factors(
-          scratch.factors, tile_of(p, b, h, first, c, queries, keys), p.dropout.p, p.dropout.key);
-    }
     for (int64_t r = 0; r < queries; ++r) {
       softmax_backward_row(
           scratch.scores.data + r * kKeys,
           scratch.gradients.data + r * kKeys,
           p.dropout.p > 0 ? scratch.factors + r * keys : nullptr,
-          sight.keys(first + r, c, keys),
+          block.sight.keys(first + r, c, keys),
           keys,
           static_cast<float>(p.scale),
           logsumexp[r],
@@ -419,9 +429,8 @@ void backward_block(
     }
     const Panel dk_tile{dk.data + c * dk.stride, dk.stride};
     const Panel dv_tile{dv.data + c * dv.stride, dv.stride};
-    product(
-        'N', 'N', {queries, width, keys}, scratch.gradients, k, c == first_key ? 0.0F : 1.0F, dq);
-    product('T', 'N', {keys, width, queries}, scratch.gradients, q, 1.0F, dk_tile);
+    product('N', 'N', {queries, width, keys}, scratch.gradients, k, beta, dq);
+    product('T', 'N', {keys, width, queries}, scratch.gradients, block.q, 1.0F, dk_tile);
     product('T', 'N', {keys, width, queries}, scratch.scores, upstream, 1.0F, dv_tile);
   }
   write_rows(dq, nullptr, dq_head, first, queries);
@@ -447,7 +456,7 @@ void backward_group(
   zero_rows(dv, keys, dv_head.width);
   for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
     for (int64_t first = 0; first < p.q.size(1); first += kQueries) {
-      backward_block<T>(p, dout, output, gradients, b, h, first, dk, dv, scratch);
+      backward_block<T>({p, b, h, first, scratch}, dout, output, gradients, dk, dv);
     }
   }
   write_rows(dk, nullptr, dk_head, 0, keys);
@@ -476,7 +485,8 @@ void forward_blocked(const AttentionProblem& p, const AttentionOutput& output) {
         const int64_t j = task % blocks;
         const int64_t block = j % 2 == 0 ? j / 2 : blocks - 1 - j / 2;
         const int64_t head = task / blocks;
-        forward_block<decltype(type)>(p, output, head / heads, head % heads, block * kQueries, own);
+        forward_block<decltype(type)>(
+            {p, head / heads, head % heads, block * kQueries, own}, output);
       }
     });
   });

@@ -2,7 +2,7 @@
 
 #include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/core/models/block_support.h>
-#include <palimpsest/core/models/weight_jobs.h>
+#include <palimpsest/core/models/residual_tape.h>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -66,48 +66,25 @@ struct AttentionBlock::Turned {
   at::Tensor k_rstd; // [R * kv_heads]
 };
 
-class AttentionBlock::AttentionTape : public Tape {
+class AttentionBlock::AttentionTape : public ResidualTape {
  public:
-  AttentionTape(const AttentionBlock& block, bool graded) : block_(block), graded_(graded) {}
+  AttentionTape(const AttentionBlock& block, bool graded)
+      : ResidualTape(block.weights_.norm, block.weights_.qkv, graded), block_(block) {}
 
-  Tensors backward(
-      TensorSpan inputs,
-      TensorSpan grad_outputs,
-      BackwardPart part,
-      const BlockContext& context) override;
-
-  std::vector<at::Tensor*> tensors() override {
-    std::vector<at::Tensor*> result = jobs_.tensors();
-    for (at::Tensor* tensor :
-         {&normed,
-          &statistics,
-          &qkv,
-          &turned.qk,
-          &turned.q_rstd,
-          &turned.k_rstd,
-          &attended,
-          &logsumexp}) {
-      if (tensor->defined()) {
-        result.push_back(tensor);
-      }
-    }
-    return result;
-  }
-
-  at::Tensor normed; // [R,H]; full tapes only, where a gradient needs it
-  at::Tensor statistics; // [R] or [R,2]
   at::Tensor qkv; // [R, (heads + 2 kv_heads) * D], rotated unless heads are normed
   Turned turned; // full tapes only
   at::Tensor attended; // [B,T,heads,D]
   at::Tensor logsumexp; // [B,heads,T]
 
  private:
+  at::Tensor inner_gradient(const at::Tensor& dy, const at::Tensor& x, const BlockContext& context)
+      override;
   at::Tensor attended_gradient(const at::Tensor& dy, const BlockContext& context);
-  at::Tensor qkv_gradient(const at::Tensor& dy, const at::Tensor& x, const BlockContext& context);
+  std::vector<at::Tensor*> branch_tensors() override {
+    return {&qkv, &turned.qk, &turned.q_rstd, &turned.k_rstd, &attended, &logsumexp};
+  }
 
   const AttentionBlock& block_;
-  bool graded_; // whether the input's gradient is wanted
-  WeightJobs jobs_;
 };
 
 AttentionBlock::AttentionBlock(
@@ -205,37 +182,6 @@ ForwardResult AttentionBlock::forward(
   return result;
 }
 
-Tensors AttentionBlock::AttentionTape::backward(
-    TensorSpan inputs,
-    TensorSpan grad_outputs,
-    BackwardPart part,
-    const BlockContext& context) {
-  if (part == BackwardPart::kWeight) {
-    jobs_.run();
-    return {};
-  }
-  check(qkv.defined(), "an attention tape is spent twice");
-  jobs_.defer(part == BackwardPart::kInput);
-  const AttentionWeights& weights = block_.weights_;
-  const at::Tensor rows = as_rows(inputs[0]);
-  at::Tensor dqkv = qkv_gradient(grad_outputs[0], inputs[0], context);
-
-  if (!normed.defined() && weights.qkv.backward_reads_input()) {
-    normed = weights.norm.forward(rows).y;
-  }
-  jobs_.linear(dqkv, normed, weights.qkv, context);
-  normed.reset();
-  if (!graded_ && !weights.norm.trainable()) {
-    statistics.reset();
-    return {at::Tensor()};
-  }
-  const at::Tensor dnormed = weights.qkv.backward_input(dqkv, context);
-  dqkv.reset();
-  const at::Tensor dx = jobs_.norm(
-      dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
-  return {graded_ ? dx.view(inputs[0].sizes()) : at::Tensor()};
-}
-
 /// Back through the output projection.
 at::Tensor AttentionBlock::AttentionTape::attended_gradient(
     const at::Tensor& dy,
@@ -249,9 +195,8 @@ at::Tensor AttentionBlock::AttentionTape::attended_gradient(
   return weights.output.backward_input(branch, context).view(attended.sizes());
 }
 
-/// Back from the block's output to the gradient of q, k and v before norms and rotation. Frees what
-/// the tape held for it.
-at::Tensor AttentionBlock::AttentionTape::qkv_gradient(
+/// Of q, k and v before norms and rotation.
+at::Tensor AttentionBlock::AttentionTape::inner_gradient(
     const at::Tensor& dy,
     const at::Tensor& x,
     const BlockContext& context) {

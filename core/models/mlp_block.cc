@@ -1,7 +1,7 @@
 #include <palimpsest/core/models/mlp_block.h>
 
 #include <palimpsest/core/models/block_support.h>
-#include <palimpsest/core/models/weight_jobs.h>
+#include <palimpsest/core/models/residual_tape.h>
 
 #include <ATen/ops/empty.h>
 
@@ -11,37 +11,22 @@
 
 namespace palimpsest {
 
-class MlpBlock::MlpTape : public Tape {
+class MlpBlock::MlpTape : public ResidualTape {
  public:
-  MlpTape(const MlpBlock& block, bool graded) : block_(block), graded_(graded) {}
+  MlpTape(const MlpBlock& block, bool graded)
+      : ResidualTape(block.weights_.norm, block.weights_.inner, graded), block_(block) {}
 
-  Tensors backward(
-      TensorSpan inputs,
-      TensorSpan grad_outputs,
-      BackwardPart part,
-      const BlockContext& context) override;
-
-  std::vector<at::Tensor*> tensors() override {
-    std::vector<at::Tensor*> result = jobs_.tensors();
-    for (at::Tensor* tensor : {&normed, &statistics, &inner, &activated}) {
-      if (tensor->defined()) {
-        result.push_back(tensor);
-      }
-    }
-    return result;
-  }
-
-  at::Tensor normed; // [R,H]; full tapes only, where a gradient needs it
-  at::Tensor statistics; // [R] or [R,2]
   at::Tensor inner; // [R,2I], [R,I] without a gate
   at::Tensor activated; // [R,I]; full tapes only, where a gradient needs it
 
  private:
-  at::Tensor inner_gradient(const at::Tensor& dy, const BlockContext& context);
+  at::Tensor inner_gradient(const at::Tensor& dy, const at::Tensor& x, const BlockContext& context)
+      override;
+  std::vector<at::Tensor*> branch_tensors() override {
+    return {&inner, &activated};
+  }
 
   const MlpBlock& block_;
-  bool graded_; // whether the input's gradient is wanted
-  WeightJobs jobs_;
 };
 
 ForwardResult MlpBlock::forward(
@@ -87,39 +72,10 @@ ForwardResult MlpBlock::forward(
   return result;
 }
 
-Tensors MlpBlock::MlpTape::backward(
-    TensorSpan inputs,
-    TensorSpan grad_outputs,
-    BackwardPart part,
+at::Tensor MlpBlock::MlpTape::inner_gradient(
+    const at::Tensor& dy,
+    const at::Tensor& /*x*/,
     const BlockContext& context) {
-  if (part == BackwardPart::kWeight) {
-    jobs_.run();
-    return {};
-  }
-  check(inner.defined(), "an MLP tape is spent twice");
-  jobs_.defer(part == BackwardPart::kInput);
-  const MlpWeights& weights = block_.weights_;
-  const at::Tensor rows = as_rows(inputs[0]);
-  at::Tensor dinner = inner_gradient(grad_outputs[0], context);
-
-  if (!normed.defined() && weights.inner.backward_reads_input()) {
-    normed = weights.norm.forward(rows).y;
-  }
-  jobs_.linear(dinner, normed, weights.inner, context);
-  normed.reset();
-  if (!graded_ && !weights.norm.trainable()) {
-    statistics.reset();
-    return {at::Tensor()};
-  }
-  const at::Tensor dnormed = weights.inner.backward_input(dinner, context);
-  dinner.reset();
-  const at::Tensor dx = jobs_.norm(
-      dnormed, rows, weights.norm, std::exchange(statistics, {}), as_rows(grad_outputs[0]));
-  return {graded_ ? dx.view(inputs[0].sizes()) : at::Tensor()};
-}
-
-/// Back from the block's output to the gradient of the inner layers' outputs. Frees what the tape held for it.
-at::Tensor MlpBlock::MlpTape::inner_gradient(const at::Tensor& dy, const BlockContext& context) {
   const MlpShape& shape = block_.shape_;
   const MlpWeights& weights = block_.weights_;
   const at::Tensor branch =

@@ -1,4 +1,4 @@
-// Covers: attention_block.cc, mlp_block.cc, block_support.cc, weight_jobs.cc
+// Covers: attention_block.cc, mlp_block.cc, block_support.cc, weight_jobs.cc, residual_tape.cc
 // The decoder's hand-written blocks against AutogradBlocks of the same formulas in LibTorch
 // operations.
 
