@@ -104,16 +104,12 @@ const kMarkers = [
 
 function showPlanners(points, budget) {
   byId('planners').hidden = false;
-  const names = [...new Set(points.map(point => point.planner))];
-  const chosen = points.find(point => point.chosen);
-  const lead = byId('planners-lead');
-  lead.replaceChildren('Each planner at its settings, simulated on this model and device.');
-  if (chosen) {
-    lead.append(' Chosen: ', element('b', {}, settingText(chosen)), ', ', number(chosen.peak_bytes, bytesText), ' and ',
-      number(chosen.seconds, secondsText), ' a step.');
-  }
+  const names = [...new Set(points.filter(point => !point.chosen).map(point => point.planner))];
+  byId('planners-lead').replaceChildren(...plannersLead(points.find(point => point.chosen)));
   fitted(byId('planners-plot'), width => plannersPlot(points, names, budget, width));
-  byId('planners-legend').replaceChildren(...names.map((name, at) => element('span', {}, markerIcon(at), element('b', {}, name))));
+  byId('planners-legend').replaceChildren(
+    ...names.map((name, at) => element('span', {}, icon(kMarkers[at % kMarkers.length](6.5, 6.5), `var(--p${at % 9})`), element('b', {}, name))),
+    element('span', {}, icon(chosenMark(6.5, 6.5, 5.5), 'var(--ink)'), element('b', {}, 'this run')));
   tableOf(byId('planners-table'), ['planner', 'setting', 'peak', 'step', 'of the fastest'], points.map(point =>
     element('tr', {class: point.chosen ? 'chosen' : null}, element('th', {scope: 'row'}, point.planner),
       element('td', {class: 'text'}, point.setting || '–'), element('td', {}, number(point.peak_bytes, bytesText)),
@@ -121,18 +117,29 @@ function showPlanners(points, budget) {
       element('td', {}, percentText(point.seconds / Math.min(...points.map(each => each.seconds)))))));
 }
 
+/** A run measures its blocks as it goes on: what its own plan promised is not what is simulated here. */
+function plannersLead(chosen) {
+  const promised = report.summary.predicted_step_s;
+  const measured = chosen && promised !== null && Math.abs(chosen.seconds - promised) > 1e-9 * promised;
+  const lead = ['Each planner at its settings, simulated on this model and device',
+    measured ? ', with the seconds that this run has measured.' : '.'];
+  return !chosen ? lead : [...lead, ' Chosen: ', element('b', {}, settingText(chosen)), ', ', number(chosen.peak_bytes, bytesText),
+    ' and ', number(chosen.seconds, secondsText), ' a step',
+    ...(measured ? [' (', number(promised, secondsText), ' when it was planned).'] : ['.'])];
+}
+
 function settingText(point) {
   return point.planner + (point.setting ? ', ' + point.setting : '');
 }
 
-function markerIcon(at) {
-  const icon = drawn('svg', {width: 13, height: 13, viewBox: '0 0 13 13', 'aria-hidden': 'true'}, kMarkers[at % kMarkers.length](6.5, 6.5));
-  icon.style.cssText = `display: inline-block; width: 13px; vertical-align: -2px; margin-right: 6px; fill: var(--p${at % 9})`;
-  return icon;
+function icon(mark, fill) {
+  const svg = drawn('svg', {width: 13, height: 13, viewBox: '0 0 13 13', 'aria-hidden': 'true'}, mark);
+  svg.style.cssText = `display: inline-block; width: 13px; vertical-align: -2px; margin-right: 6px; fill: ${fill}`;
+  return svg;
 }
 
 function plannersPlot(points, names, budget, width) {
-  const size = {width, left: 74, right: 24, top: 16, height: 330, bottom: 44};
+  const size = {width, left: 74, right: 24, top: 32, height: 330, bottom: 44};
   const xs = points.map(point => point.peak_bytes);
   const ys = points.map(point => point.seconds);
   const inSight = budget !== null && budget <= 1.3 * Math.max(...xs);
@@ -152,36 +159,63 @@ function plannersPlot(points, names, budget, width) {
     svg.append(drawn('line', {class: 'grid', x1: size.left, x2: size.width - size.right, y1: y(value), y2: y(value)}),
       drawn('text', {x: size.left - 10, y: y(value) + 4, 'text-anchor': 'end'}, secondsText(value)));
   }
+  const title = wide ? '↑ a step, logarithmic' : '↑ a step';
   svg.append(drawn('text', {x: size.width - size.right, y: ground + 36, 'text-anchor': 'end'}, 'predicted peak on the device →'),
-    drawn('text', {x: size.left + 8, y: size.top + 10}, wide ? '↑ a step, on a logarithmic scale' : '↑ a step'));
+    drawn('text', {x: 0, y: 14}, title));
   if (inSight) {
+    const text = 'budget ' + bytesText(budget);
+    const room = textWidth(text) / 2;
     svg.append(drawn('rect', {x: x(budget), y: size.top, width: Math.max(0, size.width - size.right - x(budget)), height: size.height,
       fill: 'var(--budget)', 'fill-opacity': 0.06}),
-      drawn('line', {class: 'budget', x1: x(budget), x2: x(budget), y1: size.top, y2: ground}),
-      drawn('text', {class: 'budget', x: x(budget) - 6, y: ground - 8, 'text-anchor': 'end'}, 'budget ' + bytesText(budget)));
+      drawn('line', {class: 'budget', x1: x(budget), x2: x(budget), y1: size.top - 6, y2: ground}),
+      drawn('text', {class: 'budget', x: Math.max(textWidth(title) + 16 + room, Math.min(x(budget), size.width - room)), y: 14,
+        'text-anchor': 'middle'}, text));
   }
+  const marks = points.map(point => ({point, x: x(point.peak_bytes), y: y(point.seconds)}));
+  const ofPlanner = name => marks.filter(({point}) => point.planner === name && !point.chosen);
   names.forEach((name, at) => {
-    const own = points.filter(point => point.planner === name).sort((a, b) => a.peak_bytes - b.peak_bytes);
-    svg.append(drawn('polyline', {points: own.map(point => `${x(point.peak_bytes)},${y(point.seconds)}`).join(' '),
+    const own = ofPlanner(name).sort((a, b) => a.x - b.x);
+    svg.append(drawn('polyline', {points: own.map(mark => `${mark.x},${mark.y}`).join(' '),
       fill: 'none', stroke: `var(--p${at % 9})`, 'stroke-width': 1.6, 'stroke-opacity': 0.55}));
   });
-  for (const point of [...points].sort((a, b) => a.chosen - b.chosen)) {
-    svg.append(plannerMark(point, names.indexOf(point.planner), x(point.peak_bytes), y(point.seconds), size.width));
+  // Where planners agree, one that has few marks is drawn over one that has many.
+  const order = names.map((name, at) => [ofPlanner(name), at]).sort(([a], [b]) => b.length - a.length);
+  svg.append(...order.flatMap(([own, at]) => own.map(mark => plannerMark(mark,
+    drawn('g', {fill: `var(--p${at % 9})`, stroke: 'var(--card)'}, kMarkers[at % kMarkers.length](mark.x, mark.y))))));
+  for (const mark of marks.filter(({point}) => point.chosen)) {
+    const text = settingText(mark.point);
+    const obstacles = [...marks, ...(inSight ? [{x: x(budget)}] : [])].filter(other => other !== mark);
+    const [left, base] = labelPlace(mark, textWidth(text), obstacles, size.left, size.width - size.right);
+    svg.append(drawn('text', {class: 'strong', x: left, y: base, stroke: 'var(--card)', 'stroke-width': 4, 'paint-order': 'stroke'}, text),
+      plannerMark(mark, drawn('g', {fill: 'var(--ink)'}, chosenMark(mark.x, mark.y, 10))));
   }
   return svg;
 }
 
-function plannerMark(point, place, x, y, width) {
-  const mark = drawn('g', {fill: `var(--p${place % 9})`, stroke: 'var(--card)'}, kMarkers[place % kMarkers.length](x, y));
-  if (point.chosen) {
-    const right = x > width * 0.72;
-    mark.append(drawn('circle', {cx: x, cy: y, r: 10, fill: 'none', stroke: 'var(--ink)', 'stroke-width': 2}),
-      drawn('text', {class: 'strong', x: x + (right ? -16 : 16), y: y - 9, stroke: 'var(--card)', 'stroke-width': 4,
-        'paint-order': 'stroke', 'text-anchor': right ? 'end' : 'start'}, settingText(point)));
-  }
+function chosenMark(x, y, radius) {
+  return drawn('g', {}, drawn('circle', {cx: x, cy: y, r: radius, fill: 'none', stroke: 'var(--ink)', 'stroke-width': radius / 5 + 0.2}),
+    drawn('circle', {cx: x, cy: y, r: radius / 3}));
+}
+
+function plannerMark({point, x, y}, mark) {
   mark.append(drawn('circle', {cx: x, cy: y, r: 12, class: 'hit', stroke: 'none'}));
   return telling(mark, () => [element('b', {}, settingText(point)), number(point.peak_bytes, bytesText), ', ',
     number(point.seconds, secondsText), ' a step']);
+}
+
+/** About, at the size of the charts' texts. */
+function textWidth(text) {
+  return 7.4 * text.length;
+}
+
+/** Left end and base line of a label beside a mark, where it covers the fewest others between `from` and `to`. An
+    obstacle without y stands in all heights. */
+function labelPlace(mark, width, obstacles, from, to) {
+  const places = [-9, 17, -30, 38].flatMap(rise => [16, -16 - width].map(aside => [mark.x + aside, mark.y + rise]))
+    .filter(([left]) => left >= from && left + width <= to);
+  const covered = ([left, base]) => obstacles.filter(({x, y}) => x > left - 7 && x < left + width + 7 &&
+    (y === undefined || (y > base - 18 && y < base + 10))).length;
+  return places.reduce((best, place) => (covered(place) < covered(best) ? place : best), places[0] ?? [from, mark.y - 14]);
 }
 
 /** 1, 2, 5, 10, 20, … between two numbers. */
@@ -202,7 +236,7 @@ function padded(least, most) {
 
 const kStackColumns = [
   ['peak_device_bytes', 'device, peak', bytesText], ['predicted_peak_bytes', 'device, predicted', bytesText],
-  ['percent', 'of the first row’s device peak', value => percentText(value / 100)], ['peak_host_bytes', 'host, peak', bytesText],
+  ['percent', 'of the first row', value => percentText(value / 100)], ['peak_host_bytes', 'host, peak', bytesText],
   ['peak_disk_bytes', 'disk, peak', bytesText], ['peak_rss_bytes', 'RSS, peak', bytesText], ['step_time_s', 'step', secondsText],
   ['tokens_per_s', 'tokens/s', countText], ['recompute_share', 'recomputed', percentText],
   ['loss_difference', 'loss, relative difference', tinyText], ['grad_norm_difference', 'gradient norm', tinyText],

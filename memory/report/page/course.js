@@ -93,11 +93,12 @@ function courseCurve(course, curve, over, width) {
     : padded(curve.key === 'loss' || curve.key === 'grad_norm' ? least : 0, most);
   const scale = wide ? Math.log : value => value;
   const y = value => size.top + (1 - (scale(value) - scale(low)) / (scale(high) - scale(low))) * size.height;
-  for (const value of wide ? doublings(low, high) : ticks(low, high, curve.key === 'loss' ? 6 : 4)) {
-    svg.append(drawn('line', {class: 'grid', x1: size.left, x2: width - size.right, y1: y(value), y2: y(value)}),
-      drawn('text', {x: size.left - 9, y: y(value) + 4, 'text-anchor': 'end'}, tickText(value, curve)));
-  }
-  for (const value of ticks(first, last, Math.max(2, width / 110)).filter(Number.isInteger)) {
+  const marks = wide ? doublings(low, high) : ticks(low, high, curve.key === 'loss' ? 6 : 4);
+  const texts = tickTexts(marks, curve);
+  marks.forEach((value, at) => svg.append(
+    drawn('line', {class: 'grid', x1: size.left, x2: width - size.right, y1: y(value), y2: y(value)}),
+    drawn('text', {x: size.left - 9, y: y(value) + 4, 'text-anchor': 'end'}, texts[at])));
+  for (const value of ticks(first, last, Math.max(3, width / 110)).filter(Number.isInteger)) {
     svg.append(drawn('text', {x: x(value), y: ground + 17, 'text-anchor': 'middle'}, countText(value)));
   }
   for (const line of lines) {
@@ -112,9 +113,14 @@ function courseCurve(course, curve, over, width) {
   return svg;
 }
 
-/** An axis wants fewer digits than a step's own number. */
-function tickText(value, curve) {
-  return curve.key === 'tokens_per_s' ? countText(value || 0) : rateText(value);
+/** An axis wants fewer digits than a step's own number, and equally many at each mark. */
+function tickTexts(values, curve) {
+  if (curve.key === 'tokens_per_s') {
+    return values.map(value => countText(value || 0));
+  }
+  const texts = values.map(rateText);
+  const decimals = Math.max(0, ...texts.map(text => (text.split('.')[1] || '').length));
+  return curve.key === 'loss' && texts.every(text => !text.includes('e')) ? values.map(value => value.toFixed(decimals)) : texts;
 }
 
 function evaluationMarks(evaluations, x, y) {

@@ -39,7 +39,7 @@ function budgetNote(budget, peak) {
   }
   const gauge = element('div', {class: 'gauge'}, element('i', {style: `width: ${Math.min(100, 100 * peak / budget)}%`}));
   return [gauge, peak > budget ? note(element('span', {class: 'over'}, `over by ${bytesText(peak - budget)}`))
-    : note(`${percentText(peak / budget)} used, ${bytesText(budget - peak)} left`)];
+    : note(`${bytesText(budget - peak)} (${percentText(1 - peak / budget)}) left`)];
 }
 
 /** The last loss, and of the evaluations the last and the lowest. */
@@ -49,7 +49,7 @@ function lossFigure(course) {
   const named = (name, value) => element('span', {'data-figure': name}, number(value, lossText));
   return course.loss.length === 0 ? null : figure('training loss', course.loss[course.loss.length - 1], lossText,
     loss.length === 0 ? null : note('evaluation ', named('evaluation loss', loss[loss.length - 1]),
-      lowest < 0 ? '' : element('span', {}, ', lowest ', named('lowest loss', loss[lowest]), ` (step ${countText(step[lowest])})`)));
+      lowest < 0 ? '' : element('span', {}, ', lowest ', named('lowest loss', loss[lowest]), ` (step${kSpace}${countText(step[lowest])})`)));
 }
 
 function showFigures() {
@@ -66,6 +66,23 @@ function showFigures() {
   ].filter(each => each !== null);
   byId('figures').replaceChildren(...figures);
   byId('figures').hidden = figures.length === 0;
+  inRows(byId('figures'), 150);
+}
+
+/** As few rows as the width allows, and about equally many children in each: none stands alone. */
+function inRows(host, least) {
+  const count = host.children.length;
+  const fit = () => {
+    const gap = parseFloat(getComputedStyle(host).columnGap);
+    const most = Math.max(1, Math.floor((host.clientWidth + gap) / (least + gap)));
+    const columns = Math.ceil(count / Math.ceil(count / most));
+    host.style.setProperty('--columns', columns);
+    host.lastChild.classList.toggle('row', columns > 1 && count % columns === 1);
+  };
+  if (count > 0) {
+    new ResizeObserver(fit).observe(host);
+    fit();
+  }
 }
 
 function save() {

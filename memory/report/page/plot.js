@@ -304,23 +304,29 @@ class StepPlot {
     const text = 'budget ' + bytesText(this.budget);
     context.font = '600 12px ' + getComputedStyle(document.body).fontFamily;
     context.fillStyle = this.colors.budget;
-    context.textAlign = 'right';
+    const leftwards = this.peakX() > this.width - 280; // the peak's own label is at the other end
+    const x = leftwards ? kPlot.left : kPlot.left + this.inner;
+    context.textAlign = leftwards ? 'left' : 'right';
     context.textBaseline = 'bottom';
     if (!this.budgetInSight) {
-      context.fillText('↑ ' + text, kPlot.left + this.inner, kPlot.top - 4);
+      context.fillText('↑ ' + text, x, kPlot.top - 4);
       return;
     }
     const y = Math.round(this.y(this.budget)) + 0.5;
     context.setLineDash([6, 4]);
     this.line(context, kPlot.left, y, kPlot.left + this.inner, y, this.colors.budget, 1.5);
     context.setLineDash([]);
-    context.fillText(text, kPlot.left + this.inner, y - 3);
+    context.fillText(text, x, y - 3);
+  }
+
+  peakX() {
+    return this.x((this.axis.begin[this.step.peak] + this.axis.end[this.step.peak]) / 2);
   }
 
   /** The highest point, where it is in sight. */
   drawPeak(context) {
     const op = this.step.peak;
-    const x = this.x((this.axis.begin[op] + this.axis.end[op]) / 2);
+    const x = this.peakX();
     if (x < kPlot.left || x > kPlot.left + this.inner) {
       return;
     }

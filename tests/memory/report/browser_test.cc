@@ -17,7 +17,10 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <optional>
+#include <set>
+#include <utility>
 
 namespace palimpsest::testing {
 namespace {
@@ -106,6 +109,14 @@ for (const hit of document.querySelectorAll('[data-curve] .hit')) {
 }
 shown.layers = document.querySelectorAll('#layers-plot .hit').length;
 shown.planners = document.querySelectorAll('#planners-plot .hit').length;
+shown.chosen = [...document.querySelectorAll('#planners-lead data')].map(node => Number(node.value));
+shown.icons = [...document.querySelectorAll('#planners-legend svg')].map(node => node.outerHTML);
+const over = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+const boxes = (within, what) => [...document.querySelectorAll(`${within} ${what}`)].map(node => [node.textContent, node.getBoundingClientRect()]);
+const texts = boxes('#planners-plot', 'text');
+shown.covered = texts.flatMap(([text, box], at) => [...boxes('#planners-plot', 'g > :first-child'), ...texts.slice(at + 1)]
+  .filter(([, other]) => over(box, other)).map(([other]) => `${text} by ${other}`));
+shown.rows = Object.values(Object.groupBy(boxes('#figures', '.figure'), ([, box]) => box.top)).map(row => row.length);
 shown.wide = document.documentElement.scrollWidth <= innerWidth;
 const told = document.body.appendChild(document.createElement('pre'));
 told.id = 'shown';
@@ -272,6 +283,56 @@ TEST_F(Browser, ShowsTheCourseOfARun) {
         EXPECT_EQ(told["eval_perplexity"], 4.48);
       }
     }
+  }
+}
+
+TEST_F(Browser, CoversNoTextOfThePlanners) {
+  Report report{.kind = "train", .title = "run.yaml"};
+  report.summary.predicted_step_s = 0.5;
+  for (int number = 0; number < 12; ++number) {
+    const int64_t peak = 100 + 5 * number;
+    report.planners.insert(
+        report.planners.end(),
+        {{.planner = "dynamic_programming", .peak_bytes = peak, .seconds = 1.5 / (1 + number)},
+         {.planner = "chen_greedy", .peak_bytes = peak + 2, .seconds = 1.6 / (1 + number)}});
+  }
+  report.planners.push_back({.planner = "none", .peak_bytes = 155, .seconds = 0.125});
+  report.planners.push_back(
+      {.planner = "auto",
+       .setting = "this run",
+       .peak_bytes = 125,
+       .seconds = 0.25,
+       .chosen = true});
+  constexpr std::pair<int64_t, int> kBudgetsAndWidths[] = {{101, 800}, {128, 500}, {157, 1280}};
+  for (const auto& [budget, width] : kBudgetsAndWidths) {
+    report.budget_bytes = budget;
+    const json shown = show(report, width);
+    EXPECT_EQ(shown["failures"], json::array());
+    EXPECT_EQ(shown["covered"], json::array()) << budget << " in " << width;
+    EXPECT_EQ(shown["planners"], 26);
+    const std::set<std::string> different(shown["icons"].begin(), shown["icons"].end());
+    EXPECT_EQ(different.size(), 4U) << "the three planners, and this run";
+    // What the run's plan promised, where the chart knows better.
+    EXPECT_EQ(shown["chosen"], json({125, 0.25, 0.5}));
+  }
+  report.summary.predicted_step_s = 0.25;
+  EXPECT_EQ(show(report)["chosen"], json({125, 0.25}));
+}
+
+TEST_F(Browser, LeavesNoFigureAloneInARow) {
+  Report report{.kind = "train", .title = "run.yaml", .budget_bytes = 4000};
+  report.summary = {
+      .predicted_peak_bytes = 3000,
+      .measured_peak_bytes = 3000,
+      .peak_rss_bytes = 9000,
+      .measured_step_s = 0.5};
+  report.course.steps = {{.step = 1, .loss = 2}, {.step = 2, .loss = 1}};
+  for (const int width : {1280, 800, 600}) { // seven of them, then five
+    report.summary.tokens_per_s = width > 600 ? std::optional(10.0) : std::nullopt;
+    report.summary.recompute_share = width > 600 ? std::optional(0.25) : std::nullopt;
+    const auto rows = show(report, width)["rows"].get<std::vector<int>>();
+    EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), 0), width > 600 ? 7 : 5);
+    EXPECT_THAT(rows, ::testing::Each(::testing::Gt(1))) << width;
   }
 }
 
