@@ -275,4 +275,17 @@ Segments block_segments(const Segments& stage_segments, const CostChain& chain) 
   return result;
 }
 
+Segments stage_segments(const Segments& block_segments, const CostChain& chain) {
+  Segments result;
+  const int first = chain.stages.empty() ? 0 : chain.stages.front().blocks.begin;
+  for (const auto& [blocks, tape, rerun] : block_segments) {
+    const BlockRange stages{
+        std::max(blocks.begin - first, 0), std::min(blocks.end - first, chain.size())};
+    if (stages.begin < stages.end) {
+      result.push_back({stages, tape, stage_segments(rerun, chain)});
+    }
+  }
+  return result;
+}
+
 } // namespace palimpsest

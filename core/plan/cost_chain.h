@@ -101,4 +101,8 @@ CostChain chain_of(const ModelCost& model);
 /// leaves its other one.
 Segments block_segments(const Segments& stage_segments, const CostChain& chain);
 
+/// The way back: from segments of the model's blocks to what they leave of the chain's stages.
+/// `chain`: of a model.
+Segments stage_segments(const Segments& block_segments, const CostChain& chain);
+
 } // namespace palimpsest

@@ -176,7 +176,7 @@ Evaluate PlanBook::evaluator(const Job& job) const {
   return [this, &job](const Segments& segments) {
     const Plans plans = plans_of(job, segments);
     const PlanReport report = simulate_lockstep(plans, job); // what is chosen is simulated whole
-    return StepCost{.peak = peak_with_samples(plans, report, job), .seconds = report.seconds};
+    return step_cost(report, peak_with_samples(plans, report, job));
   };
 }
 
@@ -216,13 +216,12 @@ void PlanBook::refuse(const Job& job, const StepChoice& least) const {
       enough,
       fmt::format(
           "memory.device_budget: {} is not enough for a step, which takes {} ({} bytes) at least "
-          "by {}: {}; {}",
+          "by {}: {}",
           format_bytes(*budget_),
           format_bytes(enough),
           enough,
           least.policy,
-          largest_parts(compose_step(job, least.segments).report),
-          advice(job.micro_batches())));
+          largest_parts(compose_step(job, least.segments).report)));
 }
 
 std::string PlanBook::advice(int micro_batches) const {

@@ -52,8 +52,8 @@ class PlanBook {
   double least_seconds(int micro_batches) const;
 
   /// Composed and verified once for each number of micro-batches. InfeasibleBudget
-  /// (memory/planners/planner.h) where no plan fits: names the least budget that has one, what it
-  /// consists of and what would help.
+  /// (memory/planners/planner.h) where no plan fits: names the least budget that has one and what
+  /// it consists of; advice() knows what would help.
   std::shared_ptr<const PlannedStep> plan(int micro_batches);
   const PlanReport& report(int micro_batches);
   /// What such a step would be if its recomputation were decided so.

@@ -175,22 +175,22 @@ std::vector<int> Run::step_sizes() const {
 }
 
 /// Makes all plans that the run will need; of those without room the refusal of the largest.
-std::optional<InfeasibleBudget> Run::make_plans(PlanBook& plans) const {
-  std::optional<InfeasibleBudget> refusal;
-  const auto make = [&](const auto& plan) {
+std::optional<Run::Refusal> Run::make_plans(PlanBook& plans) const {
+  std::optional<Refusal> refusal;
+  const auto make = [&](std::optional<int> micro_batches) {
     try {
-      plan();
+      micro_batches ? void(plans.plan(*micro_batches)) : void(plans.evaluation());
     } catch (const InfeasibleBudget& error) {
-      if (!refusal || error.least() > refusal->least()) {
-        refusal = error;
+      if (!refusal || error.least() > refusal->error.least()) {
+        refusal.emplace(Refusal{error, micro_batches});
       }
     }
   };
   for (const int size : step_sizes()) {
-    make([&] { plans.plan(size); });
+    make(size);
   }
   if (held_out() > 0) {
-    make([&] { plans.evaluation(); });
+    make(std::nullopt);
   }
   return refusal;
 }
@@ -201,7 +201,7 @@ Run::Chosen Run::plan_with(
     const DeviceBudget& budget,
     const LinkCosts& links) {
   std::optional<Chosen> best;
-  std::optional<InfeasibleBudget> refusal; // of the way that needs least
+  std::optional<std::pair<Refusal, PlanBook>> refused; // the way that needs least
   const auto consider = [&](const RunConfig::Parallel& parallel, bool states_fit) {
     RunConfig config = config_;
     *config.mutable_parallel() = parallel;
@@ -211,8 +211,10 @@ Run::Chosen Run::plan_with(
         (best && plans.least_seconds(micro_batches()) >= best->seconds)) {
       return false;
     }
-    if (const auto refused = make_plans(plans)) {
-      refusal = !refusal || refused->least() < refusal->least() ? refused : refusal;
+    if (auto refusal = make_plans(plans)) {
+      if (!refused || refusal->error.least() < refused->first.error.least()) {
+        refused.emplace(std::move(*refusal), std::move(plans));
+      }
       return false;
     }
     const double seconds = plans.report(micro_batches()).seconds;
@@ -236,7 +238,9 @@ Run::Chosen Run::plan_with(
           return;
         }
       }
-      throw InfeasibleBudget(*refusal);
+      const auto& [refusal, plans] = *refused;
+      throw refusal.micro_batches ? refusal.error.with(plans.advice(*refusal.micro_batches))
+                                  : refusal.error;
     });
   });
   return std::move(*best);

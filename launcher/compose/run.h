@@ -167,7 +167,12 @@ class Run {
   ModelCost measure();
   Chosen plan_with(const ModelCost& cost, const DeviceBudget& budget, const LinkCosts& links);
   std::vector<int> step_sizes() const;
-  std::optional<InfeasibleBudget> make_plans(PlanBook& plans) const;
+  /// A plan without room.
+  struct Refusal {
+    InfeasibleBudget error;
+    std::optional<int> micro_batches; ///< of its step; unset: of an evaluation
+  };
+  std::optional<Refusal> make_plans(PlanBook& plans) const;
   void compare_plans();
   void allocate();
   double first_scale() const;

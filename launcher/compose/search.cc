@@ -3,6 +3,7 @@
 #include <palimpsest/core/base/words.h>
 #include <palimpsest/memory/planners/chain_run.h>
 #include <palimpsest/memory/planners/dynamic_programming.h>
+#include <palimpsest/memory/planners/least_memory.h>
 #include <palimpsest/memory/planners/planner.h>
 #include <palimpsest/memory/recompute/policies.h>
 
@@ -10,6 +11,8 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -26,15 +29,6 @@ bool better(const StepChoice& one, const StepChoice& other) {
   return std::tie(one.cost.seconds, one.cost.peak) < std::tie(other.cost.seconds, other.cost.peak);
 }
 
-void consider(SearchResult& result, StepChoice choice, int64_t budget) {
-  if (result.least.policy.empty() || choice.cost.peak < result.least.cost.peak) {
-    result.least = choice;
-  }
-  if (choice.cost.peak <= budget && (!result.best || better(choice, *result.best))) {
-    result.best = std::move(choice);
-  }
-}
-
 /// 1, 2, ... 16, then in steps of a sixteenth.
 std::vector<int> settings_up_to(int most) {
   std::vector<int> settings;
@@ -44,44 +38,117 @@ std::vector<int> settings_up_to(int most) {
   return settings;
 }
 
-/// Finds the largest budget of the chain at which the planner's whole step fits.
-void ask_planner(
-    const CostChain& chain,
-    std::string_view name,
-    int64_t budget,
-    const Evaluate& evaluate,
-    SearchResult& result) {
-  constexpr int kTries = 12;
-  if (chain.stages.empty()) {
-    return consider(result, {std::string(name), {}, evaluate({})}, budget);
+/// What a search has found so far.
+class Search {
+ public:
+  Search(const Job& job, int64_t budget, const Evaluate& evaluate)
+      : chain_(chain_of(job)), micro_batches_(job.micro_batches()), budget_(budget),
+        evaluate_(evaluate), kept_all_(run_chain(chain_, {})), base_(evaluate({})),
+        outside_(base_.peak - kept_all_.peak) {}
+
+  /// Whether nothing has to run again; nothing computes less.
+  bool keep_all() {
+    return note({.policy = "none, full tapes", .cost = base_}, kept_all_.peak) >= 0;
   }
-  const int64_t kept_all = run_chain(chain, {}).peak;
-  std::function<ChainPlan(int64_t)> plan = [&](int64_t bytes) {
-    return find_planner(name).plan(chain, bytes);
-  };
-  const auto try_with = [&](int64_t bytes) {
-    StepChoice choice{.policy = std::string(name)};
-    choice.segments = block_segments(plan(bytes).segments, chain);
-    choice.cost = evaluate(choice.segments);
-    const int64_t room = budget - choice.cost.peak;
-    consider(result, std::move(choice), budget);
+
+  /// Finds the largest budget of the chain at which the planner's whole step fits.
+  void ask_planner(std::string_view name);
+
+  /// The smallest few, so that what fits at all does not depend on the budget, and the faster of
+  /// those that may fit.
+  void try_choices(std::vector<StepChoice> choices);
+
+  SearchResult result() && {
+    return std::move(result_);
+  }
+
+ private:
+  /// Returns the bytes that stay free. Of two that need the same, as where an UPDATE needs most,
+  /// the one whose chain needs less is the smaller.
+  int64_t note(StepChoice choice, int64_t chain_peak) {
+    const int64_t room = budget_ - choice.cost.peak;
+    const std::pair bytes(choice.cost.peak, chain_peak);
+    if (bytes < least_) {
+      least_ = bytes;
+      result_.least = choice;
+    }
+    if (room >= 0 && (!result_.best || better(choice, *result_.best))) {
+      result_.best = std::move(choice);
+    }
     return room;
-  };
-  int64_t fits =
-      name == kOptimal ? DynamicProgram(chain, 0).least_budget() : plan(kept_all).least_budget;
-  int64_t exceeds = kept_all + 1;
-  if (try_with(fits) < 0) {
+  }
+
+  /// Composes and simulates the whole step, whose chain needs so many bytes; as note().
+  int64_t consider(StepChoice choice, int64_t chain_peak) {
+    choice.cost = evaluate_(choice.segments);
+    outside_ = std::min(outside_, choice.cost.peak - chain_peak);
+    return note(std::move(choice), chain_peak);
+  }
+
+  /// Whether no step can be faster than what was found, if its chain takes so long: the device
+  /// computes for that much longer than if nothing ran again.
+  bool too_slow(double makespan) const {
+    const double computing = base_.computing + micro_batches_ * (makespan - kept_all_.makespan);
+    return result_.best && computing >= result_.best->cost.seconds;
+  }
+
+  const CostChain chain_;
+  const int micro_batches_;
+  const int64_t budget_;
+  const Evaluate& evaluate_;
+  const ChainRun kept_all_;
+  const StepCost base_; // if nothing runs again
+  int64_t outside_; // least that a step took beside its chain
+  SearchResult result_;
+  std::pair<int64_t, int64_t> least_{
+      std::numeric_limits<int64_t>::max(),
+      0}; // of the smallest: the step's and its chain's
+};
+
+void Search::ask_planner(std::string_view name) {
+  constexpr int kTries = 12;
+  if (chain_.stages.empty()) {
+    note({.policy = std::string(name), .cost = base_}, kept_all_.peak);
     return;
   }
-  if (name == kOptimal) { // one table for all other budgets
-    plan = [program = DynamicProgram(chain, kept_all)](int64_t bytes) {
-      return program.plan(bytes);
+  std::function<ChainPlan(int64_t)> plan = [planner = find_planner(name), this](int64_t bytes) {
+    return planner.plan(chain_, bytes);
+  };
+  std::optional<DynamicProgram> program; // for all budgets up to a largest one
+  int64_t largest = 0;
+  if (name == kOptimal) {
+    plan = [&](int64_t bytes) {
+      if (!program || bytes > largest) {
+        largest = std::min(bytes + bytes / 8, kept_all_.peak);
+        program.emplace(chain_, largest);
+      }
+      return program->plan(bytes);
     };
   }
-  int64_t next = budget - (evaluate({}).peak - kept_all);
+  const auto try_plan = [&](const Segments& segments, int64_t peak) {
+    return consider({std::string(name), block_segments(segments, chain_)}, peak);
+  };
+  const Segments least =
+      name == kOptimal ? least_memory(chain_) : plan(plan(kept_all_.peak).least_budget).segments;
+  const int64_t least_peak = run_chain(chain_, least).peak;
+  if (try_plan(least, least_peak) < 0) {
+    return;
+  }
+  int64_t fits = least_peak - 1;
+  int64_t exceeds = kept_all_.peak + 1;
+  if (name != kOptimal && too_slow(plan(kept_all_.peak).makespan)) { // less is no faster
+    return;
+  }
+  int64_t next = budget_ - (base_.peak - kept_all_.peak);
   for (int number = 0; number < kTries && exceeds - fits > 1; ++number) {
     next = std::clamp(next, fits + 1, exceeds - 1);
-    const int64_t room = try_with(next);
+    const ChainPlan made = plan(next);
+    if (too_slow(made.makespan)) { // and so is what takes less
+      fits = next;
+      next += (exceeds - next) / 2;
+      continue;
+    }
+    const int64_t room = try_plan(made.segments, made.peak);
     const int64_t tried = next;
     next = tried + room;
     if (room >= 0) {
@@ -97,20 +164,65 @@ void ask_planner(
   }
 }
 
+void Search::try_choices(std::vector<StepChoice> choices) {
+  constexpr size_t kSmallest = 8;
+  constexpr int kPatience = 24; // fitting ones that are not faster, though by the chain they may be
+  constexpr int64_t kAccuracy = 2; // so many times less than a chain's bytes a step may need for it
+  struct Proposal {
+    StepChoice choice;
+    double makespan = 0;
+    int64_t peak = 0;
+  };
+  std::vector<Proposal> proposals;
+  for (StepChoice& choice : choices) {
+    const ChainRun run = run_chain(chain_, stage_segments(choice.segments, chain_));
+    proposals.push_back({std::move(choice), run.makespan, run.peak});
+  }
+  std::ranges::stable_sort(proposals, {}, &Proposal::peak);
+  const size_t smallest = std::min(kSmallest, proposals.size());
+  for (Proposal& small : std::span(proposals).first(smallest)) {
+    consider(std::move(small.choice), small.peak);
+  }
+  if (!result_.best) {
+    return;
+  }
+  const auto others = std::span(proposals).subspan(smallest);
+  std::ranges::stable_sort(others, {}, &Proposal::makespan);
+  int failures = 0;
+  for (Proposal& other : others) {
+    if (too_slow(other.makespan) || failures == kPatience) {
+      return;
+    }
+    if (outside_ + other.peak - other.peak / kAccuracy > budget_) {
+      continue;
+    }
+    const double before = result_.best->cost.seconds;
+    const bool fits = consider(std::move(other.choice), other.peak) >= 0;
+    failures = result_.best->cost.seconds < before ? 0 : failures + (fits ? 1 : 0);
+  }
+}
+
 } // namespace
 
 bool needs_budget(const std::string& policy) {
   return std::ranges::find(kByBudget, policy) != kByBudget.end();
 }
 
-std::vector<StepChoice> simple_choices(const ModelCost& model, const Evaluate& evaluate) {
+StepCost step_cost(const PlanReport& report, int64_t peak) {
+  StepCost cost{.peak = peak, .seconds = report.seconds};
+  for (const RankReport& rank : report.ranks) {
+    cost.computing = std::max(cost.computing, rank.busy[Lane::kCompute]);
+  }
+  return cost;
+}
+
+std::vector<StepChoice> simple_choices(const ModelCost& model) {
   std::vector<StepChoice> choices;
   const auto add = [&](const std::string& name, PolicyOptions options, const std::string& text) {
     for (const TapeMode tape : {TapeMode::kFull, TapeMode::kLean}) {
       options.kept_tape = options.rerun_tape = tape;
       StepChoice choice{.policy = fmt::format("{}, {} tapes", name + text, to_text(tape))};
       choice.segments = find_policy(name).decide(model, options);
-      choice.cost = evaluate(choice.segments);
       choices.push_back(std::move(choice));
     }
   };
@@ -137,26 +249,22 @@ SearchResult search(
     const std::string& policy,
     int64_t budget,
     const Evaluate& evaluate) {
-  SearchResult result;
-  const CostChain chain = chain_of(job);
+  Search search(job, budget, evaluate);
   if (policy != kAuto) {
-    ask_planner(chain, policy, budget, evaluate, result);
-    return result;
+    search.ask_planner(policy);
+    return std::move(search).result();
   }
-  const StepChoice keep_all{"none, full tapes", {}, evaluate({})};
-  consider(result, keep_all, budget);
-  if (result.best) { // nothing computes less
-    return result;
+  if (search.keep_all()) {
+    return std::move(search).result();
   }
-  for (StepChoice& choice : simple_choices(job.model(), evaluate)) {
-    consider(result, std::move(choice), budget);
-  }
+  search.ask_planner(kOptimal);
+  search.try_choices(simple_choices(job.model()));
   for (const std::string_view planner : kByBudget) {
-    if (planner != kAuto) { // on long chains the optimal one has to round
-      ask_planner(chain, planner, budget, evaluate, result);
+    if (planner != kAuto && planner != kOptimal) { // on long chains the optimal one has to round
+      search.ask_planner(planner);
     }
   }
-  return result;
+  return std::move(search).result();
 }
 
 } // namespace palimpsest

@@ -9,10 +9,12 @@
 //
 // A planner knows a chain of blocks; states, communication and several micro-batches at once it
 // does not know. So its budget is the step's less what simulate() finds outside of the chain,
-// adjusted until the whole step fits.
+// adjusted until the whole step fits. Of the policies' many settings whole steps are composed only
+// for those that the chain does not show to be slower or too large.
 
 #include <palimpsest/core/plan/job.h>
 #include <palimpsest/core/plan/segment.h>
+#include <palimpsest/core/plan/simulate.h>
 
 #include <cstdint>
 #include <functional>
@@ -26,7 +28,11 @@ namespace palimpsest {
 struct StepCost {
   int64_t peak = 0; ///< bytes on the device
   double seconds = 0;
+  double computing = 0; ///< of these seconds, those in which the device computes
 };
+
+/// The cost that a report shows. `peak`: with what the step needs beside its plan.
+StepCost step_cost(const PlanReport& report, int64_t peak);
 
 /// What a step costs if its recomputation is decided so.
 using Evaluate = std::function<StepCost(const Segments&)>;
@@ -53,7 +59,7 @@ SearchResult search(
     int64_t budget,
     const Evaluate& evaluate);
 
-/// Every simple policy in its settings, with full and with lean tapes.
-std::vector<StepChoice> simple_choices(const ModelCost& model, const Evaluate& evaluate);
+/// Every simple policy in its settings, with full and with lean tapes; costs are left open.
+std::vector<StepChoice> simple_choices(const ModelCost& model);
 
 } // namespace palimpsest

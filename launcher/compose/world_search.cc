@@ -240,10 +240,13 @@ WorldSearch::Simulated WorldSearch::simulated(
 StepCost WorldSearch::step_cost(const Candidate& candidate, const Segments& segments) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
   const auto [report, peak] = simulated(candidate, exact, segments);
-  StepCost step{.peak = peak, .seconds = report.seconds};
+  StepCost step = palimpsest::step_cost(report, peak);
   if (exact < candidate.accumulation) {
-    const double last = report.seconds - simulated(candidate, exact - 1, segments).report.seconds;
-    step.seconds += last * static_cast<double>(candidate.accumulation - exact);
+    const PlanReport fewer = simulated(candidate, exact - 1, segments).report;
+    const StepCost before = palimpsest::step_cost(fewer, peak);
+    const auto more = static_cast<double>(candidate.accumulation - exact);
+    step.seconds += more * (step.seconds - before.seconds);
+    step.computing += more * (step.computing - before.computing);
   }
   return step;
 }
@@ -274,20 +277,22 @@ double WorldSearch::tokens_of(const Candidate& candidate) const {
 
 /// What needs the fewest bytes with a ZeRO stage, found where shards weigh little: what is whole
 /// and when does not depend on the number of ranks.
-const Segments& WorldSearch::least(int zero) {
-  const auto known = least_.find(zero);
+const Segments& WorldSearch::least(int zero, int64_t micro_batch) {
+  const auto known = least_.find({zero, micro_batch});
   if (known != least_.end()) {
     return known->second;
   }
-  const Candidate any{zero, {.shard = zero == 0 ? 1 : kManyRanks}, 1, 1};
+  const Candidate any{zero, {.shard = zero == 0 ? 1 : kManyRanks}, micro_batch, 1};
   const Evaluate evaluate = [&](const Segments& again) { return step_cost(any, again); };
   SearchResult found = search(job(any, 1), request_.policy, 0, evaluate);
-  return least_.emplace(zero, std::move(found.least.segments)).first->second;
+  return least_.emplace(std::pair(zero, micro_batch), std::move(found.least.segments))
+      .first->second;
 }
 
 bool WorldSearch::can_fit(const Candidate& candidate) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
-  return states_fit(candidate) && simulated(candidate, exact, least(candidate.zero)).peak <= room();
+  return states_fit(candidate) &&
+      simulated(candidate, exact, least(candidate.zero, candidate.micro_batch)).peak <= room();
 }
 
 /// Leaves out a placement's micro-batches from the first that cannot fit.
@@ -319,7 +324,7 @@ std::optional<StepChoice> WorldSearch::choose(const Candidate& candidate) {
   const int64_t exact = std::min(candidate.accumulation, kSimulatedMicroBatches);
   auto found = search(job(candidate, exact), planner, room(), evaluate).best;
   if (!found) {
-    const Segments& again = least(candidate.zero);
+    const Segments& again = least(candidate.zero, candidate.micro_batch);
     StepChoice smallest{"least memory", again, evaluate(again)};
     if (smallest.cost.peak <= room()) {
       found = std::move(smallest);

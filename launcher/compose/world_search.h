@@ -126,7 +126,7 @@ class WorldSearch {
   Simulated simulated(const Candidate& candidate, int64_t micro_batches, const Segments& segments);
   StepCost step_cost(const Candidate& candidate, const Segments& segments);
   double tokens_of(const Candidate& candidate) const;
-  const Segments& least(int zero);
+  const Segments& least(int zero, int64_t micro_batch);
   bool can_fit(const Candidate& candidate);
   std::vector<Candidate> with_room(const std::vector<Candidate>& all);
   std::optional<StepChoice> choose(const Candidate& candidate);
@@ -134,7 +134,7 @@ class WorldSearch {
 
   WorldRequest request_;
   std::map<int64_t, ModelCost> costs_; // by micro-batch
-  std::map<int, Segments> least_; // by ZeRO stage
+  std::map<std::pair<int, int64_t>, Segments> least_; // by ZeRO stage and micro-batch
   Counts counts_;
 };
 

@@ -14,10 +14,13 @@ namespace {
 constexpr int kFewestSlots = 200;
 constexpr int kMostSlots = 8192;
 constexpr double kSteps = 4e9; // of the table, in a second or so
+constexpr double kFloats = 1 << 24; // of the table
 
-int slots_for(int stages) {
-  const double pairs = std::pow(static_cast<double>(stages), 3) / 6;
-  return static_cast<int>(std::clamp<double>(kSteps / pairs, kFewestSlots, kMostSlots));
+int slots_for(double stages) {
+  const double steps = std::pow(stages, 3) / 6; // a slot
+  const double floats = std::pow(stages, 2) / 2;
+  return static_cast<int>(
+      std::clamp<double>(std::min(kSteps / steps, kFloats / floats), kFewestSlots, kMostSlots));
 }
 
 /// The largest number that divides every size of the chain.

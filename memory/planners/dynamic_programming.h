@@ -32,7 +32,7 @@ namespace palimpsest {
 
 class DynamicProgram {
  public:
-  /// `slots`: that keeping everything takes; 0: as many as a second or so allows.
+  /// `slots`: that keeping everything takes; 0: as many as a second or so and 64 MiB allow, but 200.
   DynamicProgram(const CostChain& chain, int64_t largest_budget, int slots = 0);
 
   /// `budget`: at most the largest. Throws InfeasibleBudget.

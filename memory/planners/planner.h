@@ -37,6 +37,10 @@ class InfeasibleBudget : public UserError {
   int64_t least() const {
     return least_;
   }
+  /// With something to do about it.
+  InfeasibleBudget with(const std::string& advice) const {
+    return {least_, fmt::format("{}; {}", what(), advice)};
+  }
 
  private:
   int64_t least_;

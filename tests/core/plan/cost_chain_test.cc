@@ -124,11 +124,20 @@ TEST(CostChain, TurnsStagesIntoBlocks) {
   const Segments expected{
       {{5, 8}, TapeMode::kNone, {recomputed({5, 7}), {{7, 8}, TapeMode::kLean, {}}}}};
   EXPECT_EQ(block_segments(nested, made), expected);
+  EXPECT_EQ(stage_segments(expected, made), nested);
 
   const CostChain decoder = chain_of(named_model("decoder")); // stage 0 has no lean tape
   const Segments lean{{{0, 3}, TapeMode::kLean, {}}};
   const Segments left{{{0, 1}, TapeMode::kFull, {}}, {{1, 3}, TapeMode::kLean, {}}};
   EXPECT_EQ(block_segments(lean, decoder), left);
+}
+
+TEST(CostChain, TurnsBlocksIntoStagesWithoutThoseBeforeTheFirst) {
+  const CostChain made = chain_of(named_model("frozen_prefix"));
+  const Segments across{recomputed({3, 7}), {{7, 8}, TapeMode::kLean, {}}};
+  const Segments stages{recomputed({0, 2}), {{2, 3}, TapeMode::kLean, {}}};
+  EXPECT_EQ(stage_segments(across, made), stages);
+  EXPECT_EQ(stage_segments({recomputed({0, 5})}, made), Segments{});
 }
 
 } // namespace

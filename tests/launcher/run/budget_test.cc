@@ -1,4 +1,3 @@
-// Covers: launcher/compose/search.cc
 // Covers: launcher/compose/replanner.cc
 // A budget in bytes: what is planned under it stays under it, and what cannot is refused.
 
