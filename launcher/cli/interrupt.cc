@@ -17,7 +17,8 @@ void handle(int /*signal*/) {
 Interrupt::Interrupt() {
   interrupted = false;
   struct sigaction action = {};
-  action.sa_handler = handle; // without SA_RESTART
+  action.sa_handler = handle;
+  action.sa_flags = SA_ONSTACK; // without SA_RESTART
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_);
 }

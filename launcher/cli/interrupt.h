@@ -8,6 +8,8 @@
 //
 // A system call that waits (read) ends with EINTR, so that a wait for input ends too.
 
+#include <palimpsest/launcher/launch/signal_stack.h>
+
 #include <csignal>
 
 namespace palimpsest {
@@ -25,6 +27,7 @@ class Interrupt {
   bool take();
 
  private:
+  SignalStack stack_;
   struct sigaction previous_ = {};
 };
 

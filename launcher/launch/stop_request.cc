@@ -14,7 +14,7 @@ constexpr double kEchoSeconds = 0.5;
 // A signal handler can reach nothing but statics.
 std::atomic<bool> installed = false;
 std::atomic<int> first_signal = 0;
-std::atomic<double> first_interrupt = 0; // seconds; 0: none came
+std::atomic<double> first_demand = 0; // seconds; 0: none came
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
 
 double now() {
@@ -26,14 +26,13 @@ double now() {
 void handle(int signal) {
   int none = 0;
   first_signal.compare_exchange_strong(none, signal);
-  if (signal != SIGINT) {
+  if (signal == SIGUSR1) { // schedulers send it as often as they like
     return;
   }
   double never = 0;
-  if (!first_interrupt.compare_exchange_strong(never, now()) &&
-      now() - first_interrupt > kEchoSeconds) {
-    std::signal(SIGINT, SIG_DFL);
-    std::raise(SIGINT); // takes effect when this handler returns
+  if (!first_demand.compare_exchange_strong(never, now()) && now() - first_demand > kEchoSeconds) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal); // takes effect when this handler returns
   }
 }
 
@@ -42,10 +41,10 @@ void handle(int signal) {
 StopRequest::StopRequest() {
   check(!installed.exchange(true), "two StopRequests at a time");
   first_signal = 0;
-  first_interrupt = 0;
+  first_demand = 0;
   struct sigaction action {};
   action.sa_handler = handle;
-  action.sa_flags = SA_RESTART; // a read or write under way goes on
+  action.sa_flags = SA_RESTART | SA_ONSTACK; // a read or write under way goes on
   sigemptyset(&action.sa_mask);
   for (int i = 0; i < 3; ++i) {
     sigaction(kSignals[i], nullptr, &previous_[i]);

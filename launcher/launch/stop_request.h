@@ -1,8 +1,8 @@
 #pragma once
 
-// A polite end: SIGTERM, SIGINT or SIGUSR1 to a rank sets a flag and does nothing else. The trainer
-// looks at it at step borders (and an evaluation between two micro-batches), lets all ranks decide
-// together, saves, and exits with kStoppedExitCode.
+// A polite end: SIGTERM, SIGINT or SIGUSR1 to a rank sets a flag and does nothing else. The run looks
+// at it while blocks are measured, at step borders and between two micro-batches of an evaluation,
+// lets all ranks decide together, saves what was done, and exits with kStoppedExitCode.
 //
 //   StopRequest stop;                                  // once, early, in main's thread
 //   while (...) {
@@ -15,8 +15,11 @@
 //
 // Whoever sends the signal: `palimpsest launch` (SIGTERM to each rank), torchrun and Slurm
 // (SIGTERM), a terminal (SIGINT). Open MPI's mpirun kills its ranks two seconds after a SIGTERM or
-// SIGINT of its own but forwards SIGUSR1. A second SIGINT ends the process at once, unless it comes
-// within half a second of the first: launchers and `timeout` send one signal twice.
+// SIGINT of its own but forwards SIGUSR1. A second SIGTERM or SIGINT, whichever came first, ends the
+// process at once, unless it comes within half a second: launchers and `timeout` send one signal
+// twice.
+
+#include <palimpsest/launcher/launch/signal_stack.h>
 
 #include <csignal>
 
@@ -28,7 +31,8 @@ namespace palimpsest {
 /// saved. A scheduler's requeue rule can name it.
 inline constexpr int kStoppedExitCode = 75;
 
-/// Handlers for as long as it lives; afterwards the old ones. One at a time in a process. A signal
+/// Handlers for as long as it lives; afterwards the old ones. One at a time in a process, in main's
+/// thread. A signal
 /// that the process was started to ignore stays ignored.
 class StopRequest {
  public:
@@ -44,6 +48,7 @@ class StopRequest {
   int signal() const;
 
  private:
+  SignalStack stack_;
   struct sigaction previous_[3];
 };
 
