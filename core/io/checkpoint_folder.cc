@@ -29,8 +29,8 @@ constexpr std::string_view kRunName = "run.json";
 constexpr std::string_view kLockName = ".run.lock";
 
 /// What a run leaves in its output folder, beside checkpoints.
-constexpr std::array<std::string_view, 5> kRunFiles =
-    {kRunName, "metrics.jsonl", "tensorboard", "model", "best"};
+constexpr std::array<std::string_view, 6> kRunFiles =
+    {kRunName, "metrics.jsonl", "tensorboard", "model", "adapter", "best"};
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -92,8 +92,14 @@ std::string new_run_id() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
+/// Whether a run has left something there that another could take the place of. One that ended before
+/// its first step has not: its metrics are an empty file.
 bool holds_run(const fs::path& output) {
-  return is_there(output / "metrics.jsonl") || is_there(output / "model") ||
+  const fs::path metrics = output / "metrics.jsonl";
+  std::error_code error;
+  const bool empty = fs::is_regular_file(metrics, error) && fs::file_size(metrics, error) == 0;
+  return (is_there(metrics) && !empty) || is_there(output / "model") ||
+      is_there(output / "adapter") || is_there(output / "best") ||
       !list_checkpoints(output).empty();
 }
 

@@ -235,6 +235,43 @@ TEST_F(RunStartTest, ARunWithoutCheckpointsIsNotOverwritten) {
       refusal(request()), AllOf(HasSubstr(output().string()), HasSubstr("training.restart=true")));
 }
 
+// It has made its folder and files, and nothing in them.
+TEST_F(RunStartTest, ARunThatEndedBeforeItsFirstStepBeginsAgain) {
+  begin(output(), {.run_id = "run-a"});
+  put(output() / "metrics.jsonl", "");
+  fs::create_directory(output() / "tensorboard");
+  put(output() / "tensorboard/events", "no step");
+  put(output() / "notes.txt", "the user's");
+  const RunStart start = decide_start(request());
+  EXPECT_TRUE(start.is_new);
+  EXPECT_EQ(start.run_id, "run-a");
+  EXPECT_FALSE(start.checkpoint.has_value());
+  begin(output(), start);
+  EXPECT_FALSE(fs::exists(output() / "previous-1"));
+  EXPECT_EQ(read_file(output() / "notes.txt"), "the user's");
+}
+
+// What nobody would make again by starting again.
+TEST_F(RunStartTest, AnythingOfValueIsNotOverwritten) {
+  for (const char* name : {"model", "adapter", "best", "metrics.jsonl"}) {
+    fs::remove_all(output());
+    begin(output(), {.run_id = "run-a"});
+    put(output() / "metrics.jsonl", "");
+    if (std::string_view(name) == "metrics.jsonl") {
+      put(output() / name, "{\"step\": 1"); // a line that a full disk cut off
+    } else {
+      fs::create_directory(output() / name);
+      put(output() / name / "weights", "trained");
+    }
+    EXPECT_THAT(refusal(request()), HasSubstr("holds a run without a checkpoint")) << name;
+    StartRequest restart = request();
+    restart.restart = true;
+    begin(output(), decide_start(restart));
+    EXPECT_TRUE(fs::exists(output() / "previous-1" / name)) << name;
+    EXPECT_FALSE(fs::exists(output() / name)) << name;
+  }
+}
+
 TEST_F(RunStartTest, RestartSetsTheOldRunAside) {
   run_with({9});
   fs::create_directory(output() / "model");
