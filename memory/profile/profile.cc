@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -78,6 +79,7 @@ struct Measured {
 };
 
 /// How often a block is measured: once to warm up, then as often as asked, or until the time is up.
+/// Where it is up at once, what was to warm up has to do.
 class Repeats {
  public:
   explicit Repeats(const ProfileOptions& options)
@@ -85,9 +87,13 @@ class Repeats {
 
   /// Whether one more is due.
   bool more() {
+    return (done_ == 0 || !late()) && done_++ <= options_.repeats;
+  }
+
+  /// Whether the time is up.
+  bool late() const {
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin_;
-    const bool late = done_ > 1 && taken.count() > options_.seconds_per_block;
-    return !late && done_++ <= options_.repeats;
+    return taken.count() > options_.seconds_per_block;
   }
 
  private:
@@ -113,8 +119,10 @@ class Profiler {
     model.batch_bytes = storage_bytes(sample.inputs) + storage_bytes(sample.labels) +
         storage_bytes(sample.positions);
     for (size_t index = 0; index < chain_.blocks.size(); ++index) {
+      begin_block();
       model.blocks.push_back(block_cost(static_cast<int>(index)));
     }
+    begin_block();
     model.blocks.push_back(terminal_cost());
     for (const ChainLayer& layer : chain_.layers) {
       model.layers.push_back({layer.name, layer.blocks});
@@ -136,7 +144,16 @@ class Profiler {
     return cost;
   }
 
+  void begin_block() const {
+    if (options_.before_block) {
+      options_.before_block();
+    }
+  }
+
   Measured measure(const std::function<void()>& call) {
+    if (options_.before_call) {
+      options_.before_call();
+    }
     const int64_t before = memory_.total().live;
     memory_.begin_interval();
     const auto begin = std::chrono::steady_clock::now();
@@ -210,14 +227,24 @@ class Profiler {
     double weight = 0;
   };
 
-  /// The first repeat compiles kernels and counts for nothing; bytes are those of the last.
+  /// Bytes are those of the last repeat.
   Known measure_block(const ChainBlock& entry, const Tensors& inputs) {
     Known known;
+    BlockCost& cost = known.cost;
+    cost.forward_flops = entry.block->forward_flops(inputs);
+    cost.value_flops = entry.block->value_flops(inputs);
+    cost.backward_flops = entry.block->backward_flops(inputs);
     std::vector<Times> times;
     for (Repeats repeats(options_); repeats.more();) {
       times.push_back(measure_once(entry, inputs, known));
+      if (!repeats.late()) {
+        times.back().unread_lean = measure_unread(entry, inputs, TapeMode::kLean);
+        times.back().unread_full = measure_unread(entry, inputs, TapeMode::kFull);
+      } else { // what the products that are left out take of all
+        const double spared = cost.forward_flops > 0 ? cost.value_flops / cost.forward_flops : 0;
+        times.back().unread_lean = times.back().unread_full = (1 - spared) * times.back().forward;
+      }
     }
-    BlockCost& cost = known.cost;
     cost.forward_seconds = median(times, &Times::forward);
     const auto spared = [&](double Times::*unread) {
       return std::max(0.0, cost.forward_seconds - median(times, unread));
@@ -227,29 +254,25 @@ class Profiler {
         std::max(0.0, median(times, &Times::lean_backward) - median(times, &Times::full_backward));
     cost.input_seconds = median(times, &Times::input);
     cost.weight_seconds = median(times, &Times::weight);
-    cost.forward_flops = entry.block->forward_flops(inputs);
-    cost.value_flops = entry.block->value_flops(inputs);
-    cost.backward_flops = entry.block->backward_flops(inputs);
     return known;
   }
 
   Times measure_once(const ChainBlock& entry, const Tensors& inputs, Known& known) {
     Times times;
-    times.forward = measure_forward(entry, inputs, TapeMode::kNone, known);
-    measure_forward(entry, inputs, TapeMode::kLean, known);
-    times.lean_backward = measure_backward(entry, inputs, TapeMode::kLean, known);
-    measure_forward(entry, inputs, TapeMode::kFull, known);
-    times.full_backward = measure_backward(entry, inputs, TapeMode::kFull, known);
+    times.forward = measure_forward(entry, inputs, TapeMode::kNone, known).seconds;
+    entry.block->commit(false);
+    times.lean_backward = measure_both(entry, inputs, TapeMode::kLean, known);
+    times.full_backward = measure_both(entry, inputs, TapeMode::kFull, known);
     measure_split(entry, inputs, known, times);
-    times.unread_lean = measure_unread(entry, inputs, TapeMode::kLean);
-    times.unread_full = measure_unread(entry, inputs, TapeMode::kFull);
     return times;
   }
 
-  /// Of all repeats but the first.
+  /// The first repeat compiles kernels: it counts only where it is all there is.
   template <typename T>
   static double median(std::vector<T> times, double T::*what) {
-    times.erase(times.begin());
+    if (times.size() > 1) {
+      times.erase(times.begin());
+    }
     const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
     std::ranges::nth_element(times, middle, {}, what);
     return (*middle).*what;
@@ -267,7 +290,12 @@ class Profiler {
     return entry.block->forward(inputs, {tape, all_values(entry), {}}, context_);
   }
 
-  double measure_forward(
+  struct Forward {
+    double seconds = 0;
+    std::unique_ptr<Tape> tape;
+  };
+
+  Forward measure_forward(
       const ChainBlock& entry,
       const Tensors& inputs,
       TapeMode tape,
@@ -296,21 +324,16 @@ class Profiler {
         break;
     }
     known.values = std::move(result.values);
-    entry.block->commit(false);
-    return measured.seconds;
+    return {measured.seconds, std::move(result.tape)};
   }
 
-  double measure_backward(
-      const ChainBlock& entry,
-      const Tensors& inputs,
-      TapeMode tape,
-      Known& known) {
-    ForwardResult result = forward(entry, inputs, tape);
-    const Tensors grads = ones(result.values);
-    result.values.clear();
+  /// A forward and the backward of its tape; what the latter took.
+  double measure_both(const ChainBlock& entry, const Tensors& inputs, TapeMode tape, Known& known) {
+    const Forward before = measure_forward(entry, inputs, tape, known);
+    const Tensors grads = ones(known.values);
     Tensors grad_inputs;
     const Measured measured = measure(
-        [&] { grad_inputs = result.tape->backward(inputs, grads, BackwardPart::kBoth, context_); });
+        [&] { grad_inputs = before.tape->backward(inputs, grads, BackwardPart::kBoth, context_); });
     int64_t kept = 0;
     for (const at::Tensor& grad : grad_inputs) {
       kept += storage_bytes(grad);

@@ -12,15 +12,23 @@
 #include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/plan/cost_model.h>
 
+#include <functional>
+
 namespace palimpsest {
 
 struct ProfileOptions {
   int moment_count = 0; // of a trainable unit's optimizer
   StatePrecision precision = {};
-  /// Of each block's measurement, after one that compiles its kernels; medians count. Of a block
-  /// that takes long, fewer, but at least one.
+  /// Of each block's measurement, after one that compiles its kernels; medians count. None begins
+  /// after `seconds_per_block`: then there are fewer, and of a block that takes longer at once the
+  /// first one counts.
   int repeats = 5;
   double seconds_per_block = 1.5;
+  /// Called before each block of the chain: on all ranks alike, so it may talk to the others. What
+  /// it throws ends the measuring.
+  std::function<void()> before_block = {};
+  /// The same before each measured call, of which ranks make different numbers.
+  std::function<void()> before_call = {};
 };
 
 /// `sample` is a micro-batch of the largest size. The chain's units end as they were.

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -177,6 +178,51 @@ TEST_F(ProfileTest, RunsEachDistinctBlockOnceHoweverMany) {
   EXPECT_EQ(one.backwards, many.backwards);
   EXPECT_EQ(many.commits, 0); // nothing it ran counts
   EXPECT_EQ(many.live_tapes, 0);
+}
+
+// Once for each of its ways, and the bytes are those of as many repeats as one likes.
+TEST_F(ProfileTest, ABlockThatTakesLongerThanItMayIsMeasuredOnce) {
+  Counts counts;
+  Chain chain = scalar_chain(1, {0}, counts);
+  const MicroBatch batch = token_losses({1, 2, 3, 4, 5, 6});
+  const ModelCost once = profile(chain, batch, memory_, {.seconds_per_block = 0});
+  EXPECT_EQ(counts.forwards, 4); // without a tape, with either, and for the halves of a backward
+  EXPECT_EQ(counts.backwards, 3); // of either tape, and a half: the other one is not counted
+  EXPECT_EQ(counts.live_tapes, 0);
+  const ModelCost often = profile(chain, batch, memory_, {});
+  EXPECT_GT(counts.forwards, 5 * 4);
+  for (size_t block = 0; block < 2; ++block) {
+    EXPECT_GT(once.blocks[block].forward_seconds, 0);
+    EXPECT_EQ(once.blocks[block].value_bytes, often.blocks[block].value_bytes);
+    EXPECT_EQ(once.blocks[block].weight_jobs_bytes, often.blocks[block].weight_jobs_bytes);
+    EXPECT_EQ(
+        once.blocks[block].backward_workspace.full, often.blocks[block].backward_workspace.full);
+  }
+  EXPECT_GT(once.blocks[0].input_seconds, 0);
+  EXPECT_GT(once.blocks[0].weight_seconds, 0);
+}
+
+TEST_F(ProfileTest, EndsWhereItsCallerThrows) {
+  Counts counts;
+  Chain chain = scalar_chain(2, {0, 1, 0}, counts);
+  std::vector<int> forwards; // at the begin of each block
+  ProfileOptions options;
+  options.before_block = [&] { forwards.push_back(counts.forwards); };
+  profile(chain, token_losses({1, 2}), memory_, options);
+  ASSERT_EQ(forwards.size(), 4U); // known ones and the loss too
+  EXPECT_EQ(forwards.front(), 0);
+  EXPECT_EQ(forwards[1], forwards.back()); // all three are one block
+  int calls = 0;
+  options.before_call = [&] {
+    if (++calls == 3) {
+      throw std::runtime_error("asked to stop");
+    }
+  };
+  const int before = counts.forwards + counts.backwards;
+  EXPECT_THROW(profile(chain, token_losses({1, 2}), memory_, options), std::runtime_error);
+  EXPECT_EQ(counts.forwards + counts.backwards, before + 2);
+  EXPECT_FALSE(chain.units[0]->data().defined());
+  EXPECT_EQ(counts.live_tapes, 0);
 }
 
 TEST_F(ProfileTest, UnitsEndAsTheyWere) {
