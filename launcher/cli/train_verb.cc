@@ -1,4 +1,5 @@
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/config/loader.h>
 #include <palimpsest/core/device/cuda.h>
 #include <palimpsest/core/device/rss.h>
@@ -93,30 +94,51 @@ std::string best_text(const Run& run) {
       evaluated.best_step);
 }
 
-int train_rank(
-    const TrainOptions& options,
-    const RunConfig& config,
-    RankSession& session,
-    Ranks& ranks) {
-  const int64_t baseline = current_rss();
-  // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
-  const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
-  std::ostream nowhere(nullptr);
-  std::ostream& out = silent ? nowhere : std::cout;
-  const bool quiet = config.logging().quiet();
-  TextBar reading(out);
-  if (!quiet) {
-    ranks.watch_reading([&reading](const std::string& name, double done) {
-      reading.show(done, "reading " + name);
+/// One that was asked to stop before it did anything.
+constexpr const char* kStoppedEarly =
+    "stopped as asked before a step was done: there is nothing to save, and the same command "
+    "starts again";
+
+/// Why there is nothing to measure or to train.
+std::string finished_text(Run& run) {
+  const int64_t steps = run.batches().step_count();
+  return run.position().step >= steps
+      ? fmt::format("nothing left to do after {}", counted(steps, "step"))
+      : fmt::format(
+            "nothing left to do: the run has ended early (evaluation.patience), after {}",
+            counted(run.position().step, "step"));
+}
+
+/// A run that its newest checkpoint ends.
+int keep_finished(const TrainOptions& options, Run& run, Ranks& ranks, std::ostream& out) {
+  out << finished_text(run) << std::endl;
+  if (!options.dump_gradients.empty()) {
+    out << "--dump-gradients: no step runs, so there are no gradients to write" << std::endl;
+  }
+  const std::filesystem::path model = run.keep_model();
+  out << "checkpoint: " << run.checkpoint().string() << "\nmodel: " << model.string() << "\n"
+      << best_text(run) << std::flush;
+  if (options.report.wanted()) {
+    run.plans(); // with the other ranks
+    ranks.together([&] {
+      if (ranks.leads()) {
+        RunReport(options.report, options.config, run).write(run_facts(run));
+      }
     });
   }
-  ranks.watch_telling([&](const std::string& text) {
-    reading.end();
-    out << text << std::endl;
-  });
-  Run run(config, ranks, options.allow_change);
+  return 0;
+}
+
+int train_run(
+    const TrainOptions& options,
+    Run& run,
+    RankSession& session,
+    Ranks& ranks,
+    int64_t baseline,
+    std::ostream& out) {
+  const RunConfig& config = run.config();
+  const bool quiet = config.logging().quiet();
   if (!quiet) {
-    reading.end();
     out << describe_run(run) << describe_memory(run.full_report())
         << describe_traffic(run.full_plan()) << std::flush;
   }
@@ -146,6 +168,7 @@ int train_rank(
   if (report) {
     observers.push_back(&report->observer());
   }
+  const int64_t begin = run.position().step;
   const bool finished = run.train(observers);
   for (const std::string& warning : run.warnings()) {
     out << "warning: " << warning << std::endl;
@@ -159,7 +182,7 @@ int train_rank(
   };
   if (!finished) {
     progress.interrupt();
-    out << stop_text(run) << std::endl;
+    out << (run.position().step == begin ? kStoppedEarly : stop_text(run)) << std::endl;
     write_report();
     return kStoppedExitCode;
   }
@@ -172,6 +195,41 @@ int train_rank(
   out << "model: " << folder.string() << "\n" << best_text(run) << std::flush;
   write_report();
   return 0;
+}
+
+int train_rank(
+    const TrainOptions& options,
+    const RunConfig& config,
+    RankSession& session,
+    Ranks& ranks) {
+  const int64_t baseline = current_rss();
+  // Ranks that have a log of their own (launch) tell what they do, others leave the screen to rank 0.
+  const bool silent = !ranks.leads() && session.environment().launcher_pid == 0;
+  std::ostream nowhere(nullptr);
+  std::ostream& out = silent ? nowhere : std::cout;
+  TextBar reading(out);
+  if (!config.logging().quiet()) {
+    ranks.watch_reading([&reading](const std::string& name, double done) {
+      reading.show(done, "reading " + name);
+    });
+  }
+  ranks.watch_telling([&](const std::string& text) {
+    reading.end();
+    out << text << std::endl;
+  });
+  try {
+    Run run(config, ranks, options.allow_change);
+    reading.end();
+    return run.nothing_left() ? keep_finished(options, run, ranks, out)
+                              : train_run(options, run, session, ranks, baseline, out);
+  } catch (const Error& error) {
+    if (error.exit_code() != kStoppedExitCode) {
+      throw;
+    }
+    reading.end();
+    out << kStoppedEarly << std::endl;
+    return kStoppedExitCode;
+  }
 }
 
 /// What is wrong before the ranks meet is wrong for all of a host, and the first of them says it.

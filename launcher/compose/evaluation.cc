@@ -122,6 +122,10 @@ bool EvaluationState::add(
   return best;
 }
 
+bool EvaluationState::used_up(std::optional<int64_t> patience) const {
+  return patience && not_lower >= *patience;
+}
+
 std::map<std::string, double> EvaluationState::numbers() const {
   std::map<std::string, double> numbers;
   if (*this != EvaluationState{.samples = samples}) {
@@ -219,7 +223,7 @@ void Evaluations::evaluate(int64_t step) {
 }
 
 bool Evaluations::ended() const {
-  return settings_.patience && state_.not_lower >= *settings_.patience;
+  return state_.used_up(settings_.patience);
 }
 
 void Evaluations::tell_end() const {

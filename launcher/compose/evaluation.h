@@ -97,6 +97,9 @@ struct EvaluationState {
   /// it counts neither way.
   bool add(int64_t step, int64_t updates, double loss, double min_improvement);
 
+  /// Whether so many in a row did not count as lower; unset: never.
+  bool used_up(std::optional<int64_t> patience) const;
+
   /// As numbers by name ("evaluation.best_loss"), exactly, for a checkpoint; none before the first
   /// evaluation.
   std::map<std::string, double> numbers() const;

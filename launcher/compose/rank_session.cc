@@ -23,17 +23,24 @@ namespace {
 
 class StatusObserver final : public Observer {
  public:
-  StatusObserver(RankStatus& status, int64_t step) : status_(status), step_(step) {}
+  StatusObserver(RankStatus& status, int64_t step) : status_(status), step_(step) {
+    begin_step();
+  }
   void op_begin(size_t index, const Op& op) override {
     status_.set_place(
         {.phase = to_text(op), .step = step_, .operation = static_cast<int64_t>(index)});
   }
   void step_end(const StepRecord& record) override {
     step_ = record.step + 1;
-    status_.set_place({.phase = "between steps", .step = step_});
+    begin_step();
   }
 
  private:
+  /// Until the first operation: what observers do after a step, and the loading of the next samples.
+  void begin_step() {
+    status_.set_place({.phase = "the start", .step = step_});
+  }
+
   RankStatus& status_;
   int64_t step_;
 };

@@ -1,6 +1,7 @@
 #include <palimpsest/launcher/compose/ranks.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/launcher/launch/stop_request.h>
 #include <palimpsest/parallel/comm/all_texts.h>
 
 #include <ATen/ops/from_blob.h>
@@ -72,6 +73,12 @@ void Ranks::together(const std::function<void()>& part) {
   failed_together_ = true;
   const bool everybodys = std::ranges::count(errors, *first) == size();
   rethrow(*first, everybodys ? "" : "rank " + std::to_string(first - errors.begin()) + ": ");
+}
+
+void Ranks::end_if_asked() const {
+  if (here_.stop_requested && here_.stop_requested()) {
+    throw Error("asked to stop before the first step", kStoppedExitCode);
+  }
 }
 
 void Ranks::sum(std::span<int64_t> numbers) {

@@ -25,7 +25,7 @@ class Ranks {
     int ranks = 1; ///< on this machine: they share its memory
     int threads = 0; ///< of this rank; 0: as many as it has processors
     std::function<bool()> stop_requested =
-        {}; ///< asked before each step and micro-batch of an evaluation
+        {}; ///< asked while the run is prepared, before each step and micro-batch of an evaluation
     RankStatus* status = nullptr; ///< where the others see what this rank does; outlives the ranks
   };
 
@@ -93,6 +93,13 @@ class Ranks {
   /// Runs a part that talks to no other rank, but through sum(). Where it throws on some ranks, all
   /// throw the error of the first of them, which names its rank unless it is everybody's.
   void together(const std::function<void()>& part);
+  /// Where this rank was asked to stop: an Error with kStoppedExitCode. Within together().
+  void end_if_asked() const;
+  /// The same on all ranks where one of them was: a run that has not begun has nothing to save.
+  /// Collective, also within together().
+  void end_if_any_asked() {
+    together([this] { end_if_asked(); });
+  }
   /// Adds numbers up over all ranks, in place. Within together(): where a rank has thrown already,
   /// all throw its error.
   void sum(std::span<int64_t> numbers);

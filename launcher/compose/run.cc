@@ -1,8 +1,6 @@
 #include <palimpsest/launcher/compose/run.h>
 
-#include <palimpsest/core/base/bytes.h>
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/base/words.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/device.h>
 #include <palimpsest/core/io/checkpoint_reader.h>
@@ -10,54 +8,29 @@
 #include <palimpsest/core/optim/gradient_norm.h>
 #include <palimpsest/core/optim/register_optimizers.h>
 #include <palimpsest/launcher/compose/agreed_cost.h>
+#include <palimpsest/launcher/compose/checkpoint_export.h>
 #include <palimpsest/launcher/compose/hardware.h>
 #include <palimpsest/launcher/compose/monitor.h>
+#include <palimpsest/launcher/compose/plan_choice.h>
 #include <palimpsest/launcher/compose/replanner.h>
 #include <palimpsest/launcher/compose/run_logs.h>
 #include <palimpsest/launcher/compose/settings.h>
 #include <palimpsest/launcher/compose/skipped_limit.h>
 #include <palimpsest/launcher/compose/whole_units.h>
-#include <palimpsest/memory/profile/profile.h>
 #include <palimpsest/parallel/comm/fingerprint.h>
 #include <palimpsest/parallel/sharding/step_agreement.h>
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/select.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
 
 namespace palimpsest {
 namespace {
-
-/// Asking for more than there is would end in the system killing a process of its choice.
-void require_memory(int64_t bytes, std::string_view purpose) {
-  const int64_t available = Device::cpu().available_memory();
-  if (bytes > available) {
-    throw EnvironmentError(
-        "out of memory: {} takes {}, but {} are available; make the model or the micro-batch "
-        "smaller",
-        purpose,
-        format_bytes(bytes),
-        format_bytes(available));
-  }
-}
-
-/// A block is measured with its weights, their gradients and a working copy.
-int64_t bytes_to_measure(const Chain& chain) {
-  int64_t largest = 0;
-  for (const auto& unit : chain.units) {
-    largest = std::max(largest, unit->numel());
-  }
-  return 3 * largest * static_cast<int64_t>(sizeof(float));
-}
 
 std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore& store) {
   std::vector<UnitLayout> layouts;
@@ -93,175 +66,51 @@ Run::Run(RunConfig config, Ranks& ranks, bool allow_change)
     : ranks_(ranks), config_(std::move(config)), memory_("rank " + std::to_string(ranks.rank())) {
   const ScopedContext here(memory_);
   install_cpu_allocator();
-  const auto long_work = ranks_.long_work("measuring the model");
-  if (!ranks_.planned()) {
-    checkpoints_.emplace(config_, ranks_, allow_change);
+  {
+    const auto long_work = ranks_.long_work("reading model and data");
+    if (!ranks_.planned()) {
+      checkpoints_.emplace(config_, ranks_, allow_change);
+    }
+    ranks_.together([&] { open(); });
+    if (ranks_.world() != nullptr) {
+      compare_ranks();
+    }
   }
-  ranks_.together([&] { open(); });
-  LinkCosts links;
-  if (ranks_.world() != nullptr) {
-    compare_ranks();
-    links = measure_links(*ranks_.world());
+  ranks_.end_if_any_asked();
+  if (!nothing_left()) {
+    plan();
   }
-  choose_plan(links);
+}
+
+/// Chooses how steps are computed, and splits the ranks accordingly.
+void Run::plan() {
+  const ScopedContext here(memory_);
+  const LinkCosts links = ranks_.world() == nullptr ? LinkCosts() : measure_links(*ranks_.world());
+  ChosenPlans chosen = choose_plans(
+      {.config = config_,
+       .ranks = ranks_,
+       .chain = model_->chain(),
+       .batches = *batches_,
+       .memory = memory_,
+       .moment_count = optimizer_->moment_count(),
+       .evaluates = held_out() > 0},
+      batch_,
+      links);
+  batch_ = chosen.batch;
+  *config_.mutable_parallel() = chosen.parallel;
+  mesh_ = chosen.mesh;
+  plans_.emplace(std::move(chosen.plans));
   if (ranks_.world() != nullptr) {
     groups_ = split_world(*ranks_.world(), mesh_);
     compare_plans();
   }
 }
 
-/// Micro-batch and shared states of the fastest planned step. Larger micro-batches are tried until
-/// one is slower, or too large.
-void Run::choose_plan(const LinkCosts& links) {
-  const auto budget = device_budget();
-  std::optional<Chosen> best;
-  for (const int64_t candidate : micro_batch_candidates(config_, batch_)) {
-    if (best) { // so that a block too large to be measured is found out
-      memory_.set_limit(budget.bytes.value_or(std::numeric_limits<int64_t>::max()));
-    }
-    try {
-      set_micro_batch(candidate);
-      Chosen chosen = plan_with(measure(), budget, links);
-      if (best && chosen.seconds > best->seconds) {
-        break;
-      }
-      best = std::move(chosen);
-    } catch (const Error&) {
-      if (!best) {
-        throw;
-      }
-      ranks_.recover();
-      break;
-    }
+PlanBook& Run::plans() {
+  if (!plans_) {
+    plan();
   }
-  memory_.set_limit(std::numeric_limits<int64_t>::max());
-  set_micro_batch(best->micro_batch);
-  *config_.mutable_parallel() = best->parallel;
-  mesh_ = best->mesh;
-  plans_.emplace(std::move(best->plans));
-}
-
-void Run::set_micro_batch(int64_t samples) {
-  batches_->set_micro_batch_size(samples);
-  batch_.accumulation = batch_.global / (samples * batch_.data_parallel);
-  batch_.micro = samples;
-}
-
-/// What the blocks cost on a micro-batch; the same on all ranks.
-ModelCost Run::measure() {
-  ModelCost cost;
-  ranks_.together([&] {
-    require_memory(
-        ranks_.here().ranks * bytes_to_measure(model_->chain()), "measuring the largest block");
-    name_shortages(memory_, "measuring the model", [&] {
-      cost = profile(
-          model_->chain(),
-          batches_->load(0).front(),
-          memory_,
-          {.moment_count = optimizer_->moment_count(),
-           .precision = state_precision(config_.precision())});
-    });
-  });
-  if (ranks_.world() != nullptr) {
-    agree_on_cost(cost, *ranks_.world());
-  }
-  return cost;
-}
-
-/// Micro-batches of a full step, and of an epoch's last one.
-std::vector<int> Run::step_sizes() const {
-  const int64_t last = batches_->steps_per_epoch() - 1;
-  return {micro_batches(), static_cast<int>(batches_->micro_batch_sizes(last).size())};
-}
-
-/// Makes all plans that the run will need; of those without room the refusal of the largest.
-std::optional<Run::Refusal> Run::make_plans(PlanBook& plans) const {
-  std::optional<Refusal> refusal;
-  const auto make = [&](std::optional<int> micro_batches) {
-    try {
-      micro_batches ? void(plans.plan(*micro_batches)) : void(plans.evaluation());
-    } catch (const InfeasibleBudget& error) {
-      if (!refusal || error.least() > refusal->error.least()) {
-        refusal.emplace(Refusal{error, micro_batches});
-      }
-    }
-  };
-  for (const int size : step_sizes()) {
-    make(size);
-  }
-  if (held_out() > 0) {
-    make(std::nullopt);
-  }
-  return refusal;
-}
-
-/// Plans in each way of sharing states that is left open, and takes the one with the fastest step.
-Run::Chosen Run::plan_with(
-    const ModelCost& cost,
-    const DeviceBudget& budget,
-    const LinkCosts& links) {
-  std::optional<Chosen> best;
-  std::optional<std::pair<Refusal, PlanBook>> refused; // the way that needs least
-  const auto consider = [&](const RunConfig::Parallel& parallel, bool states_fit) {
-    RunConfig config = config_;
-    *config.mutable_parallel() = parallel;
-    const Mesh mesh = resolve_mesh(ranks_.size(), mesh_request(config));
-    PlanBook plans(config, cost, mesh, links, budget, batch_.micro);
-    if (plans.states_fit() != states_fit ||
-        (best && plans.least_seconds(micro_batches()) >= best->seconds)) {
-      return false;
-    }
-    if (auto refusal = make_plans(plans)) {
-      if (!refused || refusal->error.least() < refused->first.error.least()) {
-        refused.emplace(std::move(*refusal), std::move(plans));
-      }
-      return false;
-    }
-    const double seconds = plans.report(micro_batches()).seconds;
-    // Nothing runs again, and updates are shared: those after it only exchange more.
-    const bool enough = plans.choice(micro_batches()).segments.empty() && parallel.zero() > 0;
-    if (!best || seconds < best->seconds) {
-      best.emplace(Chosen{batch_.micro, parallel, mesh, std::move(plans), seconds});
-    }
-    return enough;
-  };
-  ranks_.together([&] {
-    name_shortages(memory_, "planning a step", [&] {
-      const auto candidates = parallel_candidates(config_, ranks_.size());
-      for (const bool states_fit : {true, false}) { // the latter are searched for a refusal alone
-        for (const RunConfig::Parallel& parallel : candidates) {
-          if (consider(parallel, states_fit)) {
-            break;
-          }
-        }
-        if (best) {
-          return;
-        }
-      }
-      const auto& [refusal, plans] = *refused;
-      throw refusal.micro_batches ? refusal.error.with(plans.advice(*refusal.micro_batches))
-                                  : refusal.error;
-    });
-  });
-  return std::move(*best);
-}
-
-/// The same on all ranks.
-DeviceBudget Run::device_budget() {
-  std::array<int64_t, 2> agreed = {Device::cpu().available_memory() / ranks_.here().ranks, 0};
-  agreed[1] = -memory_.total().live; // the least of both is agreed on
-  if (ranks_.world() != nullptr) {
-    ranks_.world()->all_reduce(at::from_blob(agreed.data(), {2}, at::kLong), ReduceOp::kMin).wait();
-  }
-  DeviceBudget budget{.bytes = {}, .already_held = -agreed[1]};
-  if (config_.memory().has_device_budget()) {
-    budget.bytes = config_.memory().device_budget();
-  } else if (needs_budget(config_.activation_checkpointing().policy())) {
-    // What the system and other programs will want meanwhile stays free.
-    constexpr int64_t kReservedShare = 10;
-    budget.bytes = agreed[0] - agreed[0] / kReservedShare;
-  }
-  return budget;
+  return *plans_;
 }
 
 Run::~Run() = default;
@@ -303,24 +152,27 @@ void Run::open() {
   norm_ = std::make_unique<FoldedNorm>(config_.optimizer().norm_type());
   settings_ = trainer_settings(config_, batches_->step_count());
   parameter_groups_ = parameter_groups(config_.optimizer(), model_->chain());
-  if (checkpoints_ && checkpoints_->start() &&
-      CheckpointReader(*checkpoints_->start()).info().step() >= batches_->step_count()) {
-    ranks_.tell(fmt::format(
-        "nothing left to do after {}: only the model is written again",
-        counted(batches_->step_count(), "step")));
+  if (checkpoints_ && checkpoints_->start()) {
+    const CheckpointReader reader(*checkpoints_->start());
+    const auto& numbers = reader.info().numbers();
+    evaluated_ = EvaluationState::from({numbers.begin(), numbers.end()}, held_out());
+    position_.step = reader.info().step();
+    const auto patience = Evaluations::settings(config_.evaluation()).patience;
+    finished_before_ = !evaluated_.dropped &&
+        (position_.step >= batches_->step_count() || evaluated_.used_up(patience));
   }
 }
 
 int Run::micro_batches() const {
-  return static_cast<int>(batches_->micro_batch_sizes(0).size());
+  return step_sizes(*batches_).front();
 }
 
 const PlannedStep& Run::full_plan() {
-  return *plans_->plan(micro_batches());
+  return *plans().plan(micro_batches());
 }
 
 const PlanReport& Run::full_report() {
-  return plans_->report(micro_batches());
+  return plans().report(micro_batches());
 }
 
 /// Before the first exchange whose size depends on what is compared.
@@ -337,7 +189,7 @@ void Run::compare_ranks() {
 
 /// So that no plan turns out to be another than the other ranks' in the middle of a run.
 void Run::compare_plans() {
-  for (const int size : step_sizes()) {
+  for (const int size : step_sizes(*batches_)) {
     require_same_plan(ranks_, *plans_, size);
   }
   if (held_out() > 0) {
@@ -347,10 +199,12 @@ void Run::compare_plans() {
 
 void Run::prepare() {
   check(checkpoints_.has_value(), "a run that is planned is never prepared");
+  const int64_t budget = plans().budget().value_or(std::numeric_limits<int64_t>::max());
+  ranks_.end_if_any_asked();
   const ScopedContext here(memory_);
   const auto long_work = ranks_.long_work("reading weights or a checkpoint");
   checkpoints_->claim();
-  memory_.set_limit(plans_->budget().value_or(std::numeric_limits<int64_t>::max()));
+  memory_.set_limit(budget);
   checkpoints_->read(
       [&] { name_shortages(memory_, "allocating and reading the states", [&] { allocate(); }); });
   const ScopedCategory scratch(memory_, Category::kWorkspace);
@@ -546,7 +400,7 @@ bool Run::train_observed_by(const std::vector<Observer*>& observers) {
   position_ = trainer.position();
   const bool caught_up = dropped && !evaluated_.dropped && position_.step == begin;
   const bool tried = periodic && position_.step % config_.checkpoint().save_every() == 0;
-  const bool due = !finished || (position_.step > begin && !tried);
+  const bool due = position_.step > begin && (!finished || !tried);
   if ((due && !saved()) || caught_up) {
     save_now();
   }
@@ -572,10 +426,30 @@ int64_t Run::next_token(const std::vector<int64_t>& ids) {
   return model_->logits(row).select(1, length - 1).argmax().item<int64_t>();
 }
 
+std::filesystem::path Run::model_folder() const {
+  return output() / (model_->has_adapters() ? "adapter" : "model");
+}
+
 std::filesystem::path Run::write_model() {
-  const std::filesystem::path folder = output() / (model_->has_adapters() ? "adapter" : "model");
-  write_model_to(folder);
-  return folder;
+  write_model_to(model_folder());
+  return model_folder();
+}
+
+std::filesystem::path Run::keep_model() {
+  check(nothing_left(), "the model of a run that trains is written anew");
+  const auto long_work = ranks_.long_work("writing the model");
+  checkpoints_->claim();
+  ranks_.together([&] {
+    if (ranks_.leads()) {
+      const auto written = keep_exported_model(checkpoint(), model_folder());
+      if (written && !written->missing_model.empty()) {
+        ranks_.tell(
+            "frozen weights are written as the run held them: " + written->missing_model +
+            " is not there");
+      }
+    }
+  });
+  return model_folder();
 }
 
 void Run::write_model_to(const std::filesystem::path& folder) {

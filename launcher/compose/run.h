@@ -24,7 +24,6 @@
 #include <palimpsest/launcher/compose/ranks.h>
 #include <palimpsest/launcher/compose/run_checkpoints.h>
 #include <palimpsest/launcher/compose/whole_units.h>
-#include <palimpsest/memory/planners/planner.h>
 #include <palimpsest/parallel/mesh/mesh_groups.h>
 #include <palimpsest/parallel/sharding/sharded_param_store.h>
 
@@ -40,8 +39,9 @@ namespace palimpsest {
 class Run {
  public:
   /// Decides where the run goes on from (run_checkpoints.h), opens and checks model and data,
-  /// measures the blocks and makes the plan; reads no weights and writes nothing. Installs the
-  /// tracked CPU allocator and sets the threads of this rank.
+  /// measures the blocks and makes the plan, unless nothing is left to do; reads no weights and
+  /// writes nothing. Installs the tracked CPU allocator and sets the threads of this rank. Where a
+  /// rank is asked to stop meanwhile, or in prepare(), an Error with kStoppedExitCode ends it.
   /// Ends on all ranks, with a UserError naming the first difference, where their models, data or
   /// plans differ: that would hang or, worse, train something else. With `allow_change` it may go on
   /// from a checkpoint of a config with another meaning. `ranks` outlive the run; where they are
@@ -83,13 +83,17 @@ class Run {
     return evaluated_.samples;
   }
 
+  /// Whether a checkpoint has all steps and evaluations of this run: there is nothing to train. Its
+  /// plan is only made, by all ranks, where somebody asks for it.
+  bool nothing_left() const {
+    return finished_before_;
+  }
+
   /// Micro-batches of a full step, its plan, and what the plan promises.
   int micro_batches() const;
   const PlannedStep& full_plan();
   const PlanReport& full_report();
-  PlanBook& plans() {
-    return *plans_;
-  }
+  PlanBook& plans();
 
   /// Claims the output folder, allocates the states and fills them: from the checkpoint that the
   /// run goes on from, else the parameters from model folder or initialisation. EnvironmentError
@@ -141,6 +145,13 @@ class Run {
   /// trained. On several ranks, rank 0 does.
   std::filesystem::path write_model();
 
+  /// Of a run with nothing left to do, instead of prepare(): its model stays as it is; where it is
+  /// missing, or of an earlier step, rank 0 writes it from the checkpoint. Collective.
+  std::filesystem::path keep_model();
+
+  /// Where write_model() writes.
+  std::filesystem::path model_folder() const;
+
   std::filesystem::path output() const {
     return config_.training().output();
   }
@@ -153,26 +164,7 @@ class Run {
   Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
   void open();
   void compare_ranks();
-  DeviceBudget device_budget();
-  /// A planned step, and what of the config led to it.
-  struct Chosen {
-    int64_t micro_batch;
-    RunConfig::Parallel parallel;
-    Mesh mesh;
-    PlanBook plans;
-    double seconds;
-  };
-  void choose_plan(const LinkCosts& links);
-  void set_micro_batch(int64_t samples);
-  ModelCost measure();
-  Chosen plan_with(const ModelCost& cost, const DeviceBudget& budget, const LinkCosts& links);
-  std::vector<int> step_sizes() const;
-  /// A plan without room.
-  struct Refusal {
-    InfeasibleBudget error;
-    std::optional<int> micro_batches; ///< of its step; unset: of an evaluation
-  };
-  std::optional<Refusal> make_plans(PlanBook& plans) const;
+  void plan();
   void compare_plans();
   void allocate();
   double first_scale() const;
@@ -210,6 +202,7 @@ class Run {
   std::unique_ptr<ShardedParamStore> store_;
   std::unique_ptr<GradientDump> gradient_dump_;
   std::optional<RunCheckpoints> checkpoints_; // none of a run that is only planned
+  bool finished_before_ = false;
   TrainingPosition position_;
 };
 

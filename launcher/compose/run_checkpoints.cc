@@ -101,6 +101,7 @@ RunCheckpoints::RunCheckpoints(const RunConfig& config, Ranks& ranks, bool allow
     check_model_folder(output_);
   });
   agree();
+  newest_ = start_.checkpoint.value_or("");
 }
 
 /// The same on all ranks, which see one output folder.

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -101,7 +102,7 @@ TEST_F(TrainVerb, TheSameCommandGoesOnAndAnotherRunIsRefusedUnlessRestarted) {
   ASSERT_EQ(run({"train", path_, "training.steps=1"}).exit_code, 0);
   const Outcome done = run({"train", path_, "training.steps=1"});
   EXPECT_EQ(done.exit_code, 0);
-  EXPECT_THAT(done.out, StartsWith("nothing left to do after 1 step: "));
+  EXPECT_THAT(done.out, StartsWith("nothing left to do after 1 step\n"));
   EXPECT_EQ(run({"train", path_, "training.steps=2"}).exit_code, 0);
   EXPECT_EQ(metrics().size(), 2U);
   const Outcome refused = run({"train", path_, "training.steps=2", "training.seed=5"});
@@ -112,6 +113,68 @@ TEST_F(TrainVerb, TheSameCommandGoesOnAndAnotherRunIsRefusedUnlessRestarted) {
           .exit_code,
       0);
   EXPECT_EQ(metrics().size(), 1U);
+}
+
+// Its model is not touched; one that is missing, or of an earlier step, is written as it was.
+TEST_F(TrainVerb, ARunThatIsDoneKeepsItsModel) {
+  namespace fs = std::filesystem;
+  ASSERT_EQ(run({"train", path_}).exit_code, 0);
+  const fs::path model = folder_ / "out/model";
+  const std::string trained = read_file(model / "model.safetensors");
+  const auto expect_done = [&](const std::vector<std::string>& more = {}) {
+    std::vector<std::string> arguments = {"train", path_};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(
+        outcome.out,
+        StartsWith(fmt::format(
+            "nothing left to do after 4 steps\n{}checkpoint: {}\nmodel: {}\n",
+            more.empty() ? ""
+                         : "--dump-gradients: no step runs, so there are no gradients to write\n",
+            (folder_ / "out/step-00000004").string(),
+            model.string())));
+    EXPECT_THAT(
+        outcome.out, Not(HasSubstr("predicted peak on the device"))); // nothing was measured
+    EXPECT_EQ(metrics().size(), 4U);
+  };
+  std::ofstream(model / "README.md") << "mine";
+  std::ofstream(model / "model.safetensors") << "quantised by hand";
+  expect_done();
+  EXPECT_EQ(read_file(model / "model.safetensors"), "quantised by hand");
+  EXPECT_EQ(read_file(model / "README.md"), "mine");
+  fs::remove_all(model);
+  expect_done({"--dump-gradients", (folder_ / "gradients.safetensors").string()});
+  EXPECT_EQ(read_file(model / "model.safetensors"), trained);
+  EXPECT_FALSE(fs::exists(folder_ / "gradients.safetensors"));
+  std::ofstream(model / "model.safetensors") << "of an earlier step";
+  for (const auto& file : fs::directory_iterator(model)) {
+    fs::last_write_time(
+        file,
+        fs::last_write_time(folder_ / "out/step-00000004/manifest.textproto") -
+            std::chrono::hours(1));
+  }
+  expect_done();
+  EXPECT_EQ(read_file(model / "model.safetensors"), trained);
+}
+
+TEST_F(TrainVerb, AReportOfARunThatIsDoneShowsItsPlanAndCourse) {
+  ASSERT_EQ(run({"train", path_}).exit_code, 0);
+  const std::filesystem::path page = folder_ / "report.json";
+  const Outcome done = run({"train", path_, "--json", page.string()});
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(read_file(page), HasSubstr("loss"));
+}
+
+// Out of memory, for instance: what it left is of no value, and the next start goes on.
+TEST_F(TrainVerb, ARunThatEndedBeforeItsFirstStepStartsAgain) {
+  std::filesystem::create_directories(folder_ / "out");
+  std::ofstream(folder_ / "out/run.json") << R"({"run_id": "a"})";
+  std::ofstream(folder_ / "out/metrics.jsonl").flush();
+  const Outcome outcome = run({"train", path_});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(metrics().size(), 4U);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/previous-1"));
 }
 
 // The gradients are those that the first step's norm is of.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 namespace palimpsest {
@@ -65,16 +66,16 @@ Seen see(
   Seen seen;
   testing::on_ranks(count, [&](Communicator& world, MemoryContext&) {
     int64_t next = 0; // asked before each step
-    int64_t first = 0;
+    std::optional<int64_t> first; // once the run is prepared
     Ranks ranks(world, {.ranks = count, .threads = 1, .stop_requested = [&] {
-                          return first + next++ >= until;
+                          return first && *first + next++ >= until;
                         }});
     palimpsest::Run run(testing::run_config(config, folder, more), ranks);
     run.prepare();
     first = run.position().step;
     const bool finished = run.train({});
     auto& mine = by_rank[static_cast<size_t>(world.rank())];
-    for (int64_t step = first; step < run.position().step; ++step) {
+    for (int64_t step = *first; step < run.position().step; ++step) {
       for (const MicroBatch& batch : run.batches().load(step)) {
         for (int64_t row = 0; row < batch.inputs.size(0); ++row) {
           mine[step].push_back(std::lround(batch.inputs[row][0].item<double>()));
