@@ -207,11 +207,13 @@ TEST(Resume, ARequestOnOneRankStopsAllAndSaves) {
   const Finished whole = testing::train_on(2, config, folder, overrides({2, 2}, "fp32"));
   std::filesystem::remove_all(folder / "run");
   testing::on_ranks(2, [&](Communicator& world, MemoryContext&) {
+    bool prepared = false;
     int asked = 0;
-    const auto stop = [&] { return ++asked == 4 && world.rank() == 1; };
+    const auto stop = [&] { return prepared && ++asked == 4 && world.rank() == 1; };
     Ranks ranks(world, {.ranks = 2, .threads = 1, .stop_requested = stop});
     palimpsest::Run run(testing::run_config(config, folder, overrides({2, 2}, "fp32")), ranks);
     run.prepare();
+    prepared = true;
     EXPECT_FALSE(run.train({}));
     EXPECT_EQ(run.position().step, 3);
     EXPECT_EQ(run.checkpoint().filename(), "step-00000003");
