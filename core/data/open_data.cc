@@ -45,6 +45,8 @@ class Opener {
   std::string format_of(const DataFile& file) const;
   /// Refuses a column that none of the formats has.
   void check_columns(const std::vector<Group>& groups) const;
+  /// Refuses a tokenizer that is named and is not there, or is another model's.
+  void check_tokenizer();
   /// Refuses settings that none of the files so far had a use for, or notes them.
   void check_settings() const;
 
@@ -57,6 +59,7 @@ class Opener {
   Samples open_records(const Group& group);
 
   void open_encoder();
+  std::string missing_tokenizer() const;
   const TextEncoder& encoder(const Group& group);
   std::shared_ptr<const ChatTemplate> chat(const Group& group);
   ExampleSettings example_settings() const;
@@ -165,7 +168,7 @@ ExampleSettings Opener::example_settings() const {
 std::unique_ptr<SampleSource> Opener::open_text(const Group& group) {
   const bool records = is_json(group.paths.front());
   open_encoder();
-  if (!records && !encoder_ && settings_.reads_bytes) {
+  if (!records && !encoder_) {
     return std::make_unique<TextBytes>(
         group.paths, settings_.sequence_length.value(), settings_.vocabulary_size, notes_);
   }
@@ -246,13 +249,29 @@ void Opener::open_encoder() {
     return;
   }
   encoder_ = open_text_encoder(settings_.tokenizer);
-  if (encoder_ && encoder_->vocabulary_size > settings_.vocabulary_size) {
-    throw UserError(
-        "data.tokenizer: the tokenizer of {} has {} tokens, and the model's vocabulary {}; use the "
-        "tokenizer that belongs to the model",
-        settings_.tokenizer.string(),
-        encoder_->vocabulary_size,
-        settings_.vocabulary_size);
+  if (encoder_) {
+    require_fitting_tokenizer(
+        settings_.tokenizer, encoder_->vocabulary_size, settings_.vocabulary_size);
+  }
+}
+
+std::string Opener::missing_tokenizer() const {
+  if (settings_.tokenizer.empty()) {
+    return "the model has no folder that could bring one";
+  }
+  return settings_.tokenizer.string() +
+      (std::filesystem::exists(settings_.tokenizer)
+           ? " holds no tokenizer.json"
+           : " is neither a folder nor a model's id in the local hub cache");
+}
+
+void Opener::check_tokenizer() {
+  if (!settings_.tokenizer_named || settings_.vocabulary_size == 0) {
+    return;
+  }
+  open_encoder();
+  if (!encoder_) {
+    throw UserError("data.tokenizer: {}; give the folder of one", missing_tokenizer());
   }
 }
 
@@ -262,8 +281,7 @@ const TextEncoder& Opener::encoder(const Group& group) {
     throw UserError(
         "data.tokenizer: {} needs a tokenizer, and {}; give the folder of one",
         group.paths.front().string(),
-        settings_.tokenizer.empty() ? "the model has no folder that could bring one"
-                                    : settings_.tokenizer.string() + " holds no tokenizer.json");
+        missing_tokenizer());
   }
   return *encoder_;
 }
@@ -300,6 +318,8 @@ void Opener::check_settings() const {
       has_turns_,
       "data.chat_template",
       "conversations or completions");
+  check_used(
+      settings_.tokenizer_named, settings_.vocabulary_size > 0, "data.tokenizer", "text or tokens");
   check_used(!settings_.columns.empty(), has_records_, "data.columns", "records");
   check_used(
       settings_.packing, has_text_, "data.packing", "text or records that are tokenized here");
@@ -342,6 +362,7 @@ OpenedData open_data(const DataSettings& settings) {
   std::vector<Group> all_groups = groups;
   std::ranges::copy(validation_groups, std::back_inserter(all_groups));
   opener.check_columns(all_groups);
+  opener.check_tokenizer();
   for (const Group& group : groups) {
     std::shared_ptr<const SampleSource> all = opener.open(group);
     std::vector<int64_t> chosen;

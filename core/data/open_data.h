@@ -43,10 +43,10 @@ struct DataSettings {
   int64_t input_size = 0;
   int64_t output_size = 0;
 
-  /// The tokenizer's folder: needed by records, and by text where `reads_bytes` is not set; else text
-  /// is read as bytes where it holds none.
+  /// The tokenizer's folder: needed by records. Where the user has named it, it is there, whatever
+  /// the files are; else text is read as bytes where it holds none.
   std::filesystem::path tokenizer = {};
-  bool reads_bytes = true;
+  bool tokenizer_named = false;
   std::string chat_template = {}; ///< a name or a Jinja file; empty: the tokenizer folder's
   Columns columns = {};
   std::optional<LossOn> loss_on = std::nullopt; ///< unset: what the assistant writes

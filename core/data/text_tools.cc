@@ -1,7 +1,6 @@
 #include <palimpsest/core/data/text_tools.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/base/files.h>
 #include <palimpsest/core/data/chat/model_template.h>
 
 #include <algorithm>
@@ -51,14 +50,9 @@ std::string text_of(const Tokenizer& tokenizer, const std::optional<int32_t>& id
 }
 
 std::shared_ptr<const ChatTemplate> jinja_template(
-    const std::string& source,
-    const std::filesystem::path& place,
+    const TemplateSource& source,
     const TemplateTokens& tokens) {
-  try {
-    return std::make_shared<JinjaTemplate>(source, tokens);
-  } catch (const UserError& error) {
-    throw UserError("{}: {}", place.string(), error.what());
-  }
+  return std::make_shared<JinjaTemplate>(source.text, tokens, JinjaOptions{.file = source.file});
 }
 
 } // namespace
@@ -103,17 +97,32 @@ std::optional<TextEncoder> open_text_encoder(const std::filesystem::path& folder
       : std::nullopt;
 }
 
+void require_fitting_tokenizer(
+    const std::filesystem::path& folder,
+    int64_t tokens,
+    int64_t vocabulary_size) {
+  if (tokens > vocabulary_size) {
+    throw UserError(
+        "data.tokenizer: the tokenizer of {} has {} tokens, and the model's vocabulary {}; name "
+        "the "
+        "folder of the tokenizer that belongs to the model",
+        folder.string(),
+        tokens,
+        vocabulary_size);
+  }
+}
+
 std::shared_ptr<const ChatTemplate> open_chat_template(
     const ChatTemplateChoice& choice,
     const TextEncoder& encoder) {
   if (choice.name.empty()) {
     const auto source = choice.folder.empty() ? std::nullopt : model_chat_template(choice.folder);
-    return source ? jinja_template(*source, choice.folder, encoder.tokens) : nullptr;
+    return source ? jinja_template(*source, encoder.tokens) : nullptr;
   }
   const std::vector<std::string> names = named_chat_templates();
   if (std::ranges::find(names, choice.name) == names.end() &&
       std::filesystem::exists(choice.name)) {
-    return jinja_template(read_file(choice.name), choice.name, encoder.tokens);
+    return jinja_template(read_template(choice.name), encoder.tokens);
   }
   return named_chat_template(choice.name, encoder.around());
 }

@@ -11,6 +11,7 @@
 #include <palimpsest/core/data/examples/token_targets.h>
 #include <palimpsest/core/data/tokenizer/tokenizer.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -27,6 +28,12 @@ bool holds_tokenizer(const std::filesystem::path& folder);
 /// The tokenizer in a folder; nothing where the folder is empty ("") or holds none. UserError where
 /// it cannot be read as it is meant.
 std::optional<TextEncoder> open_text_encoder(const std::filesystem::path& folder);
+
+/// UserError where the tokenizer of a folder has more tokens than the model has ids.
+void require_fitting_tokenizer(
+    const std::filesystem::path& folder,
+    int64_t tokens,
+    int64_t vocabulary_size);
 
 struct ChatTemplateChoice {
   /// A template's name, or a file in Jinja; empty: the folder's.

@@ -5,6 +5,7 @@
 #include <palimpsest/core/data/chat/chat_template.h>
 #include <palimpsest/core/data/text_tools.h>
 #include <palimpsest/core/data/tokenizer/byte_alphabet.h>
+#include <palimpsest/core/data/tokenizer/utf8.h>
 #include <palimpsest/core/io/json.h>
 
 #include <fmt/ranges.h>
@@ -115,14 +116,7 @@ GenerationText::GenerationText(
   if (holds_tokenizer(folder)) {
     tokenizer_ = std::make_shared<const Tokenizer>(folder);
     encoder_ = text_encoder(tokenizer_);
-    if (tokenizer_->vocabulary_size() > vocabulary) {
-      throw UserError(
-          "generate: the tokenizer of {} has {} tokens, and the model's vocabulary {}; name the "
-          "tokenizer that belongs to the model with data.tokenizer=FOLDER",
-          folder.string(),
-          tokenizer_->vocabulary_size(),
-          vocabulary);
-    }
+    require_fitting_tokenizer(folder, tokenizer_->vocabulary_size(), vocabulary);
   } else if (vocabulary == kBytes) {
     bytes_ = byte_decoder();
     encoder_.encode = [](std::string_view text) {
@@ -147,6 +141,12 @@ GenerationText::GenerationText(
   }
 }
 
+void GenerationText::require_text(std::string_view text) const {
+  if (tokenizer_ != nullptr) {
+    require_utf8(text);
+  }
+}
+
 int64_t GenerationText::token_count() const {
   return tokenizer_ == nullptr ? kBytes : tokenizer_->vocabulary_size();
 }
@@ -166,6 +166,9 @@ std::vector<int32_t> GenerationText::encode(const Conversation& conversation) co
         "generate: {} has no chat template; name one with --chat-template: {}, or a file in Jinja",
         folder_.string(),
         fmt::join(named_chat_templates(), ", "));
+  }
+  if (tokenizer_ != nullptr) {
+    require_utf8(conversation);
   }
   return not_empty(encoder_.encode(chat_->prompt(conversation)));
 }

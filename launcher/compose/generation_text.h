@@ -67,6 +67,9 @@ class GenerationText {
   /// The ids below this are tokens. What else the model has scores for stands for no text.
   int64_t token_count() const;
 
+  /// UserError where a text is none that can be encoded: with a tokenizer, no UTF-8.
+  void require_text(std::string_view text) const;
+
   /// A prompt's tokens, after those that the tokenizer puts before a text. UserError where there is
   /// none.
   std::vector<int32_t> encode(std::string_view prompt) const;

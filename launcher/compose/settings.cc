@@ -79,7 +79,7 @@ DataSettings data_settings(
   settings.input_size = model.input_size();
   settings.output_size = model.output_size();
   settings.tokenizer = texts_folder(config, checkpoint);
-  settings.reads_bytes = !data.has_tokenizer(); // one that is named is there or is missed
+  settings.tokenizer_named = data.has_tokenizer();
   settings.chat_template = data.chat_template();
   settings.columns = columns(data.columns());
   if (data.has_loss_on()) {

@@ -1,6 +1,7 @@
 #include <palimpsest/core/data/chat/jinja_process.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/words.h>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -24,10 +26,10 @@ namespace palimpsest {
 
 namespace {
 
-constexpr int kSecondsToAnswer = 60;
+constexpr std::chrono::seconds kToEndItself = std::chrono::seconds(10); // when the time is up
 
 constexpr const char* kScript = R"python(
-import datetime, json, sys
+import datetime, json, signal, sys
 
 def answer(value):
     sys.stdout.write(json.dumps(value) + "\n")
@@ -46,6 +48,22 @@ class Generation(jinja2.ext.Extension):
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
+class Late(Exception):
+    pass
+
+def time_is_up(*_):
+    raise Late()
+
+signal.signal(signal.SIGALRM, time_is_up)
+
+def last_line(trace):  # of the template, whose frames jinja2 gives its own lines
+    line = 0
+    while trace:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
 def raise_exception(message):
     raise jinja2.exceptions.TemplateError(message)
 
@@ -58,19 +76,26 @@ environment.filters["tojson"] = to_json
 environment.globals["raise_exception"] = raise_exception
 environment.globals["strftime_now"] = datetime.datetime(2024, 7, 26).strftime
 
-template, tokens = None, {}
+template, tokens, limit = None, {}, 0
 for line in open(0, encoding="utf-8", closefd=False):
     try:
         request = json.loads(line)
         if template is None:
             template = environment.from_string(request["template"])
-            tokens = request["tokens"]
+            tokens, limit = request["tokens"], request["limit"]
             answer({})
         else:
             messages = request["messages"]
-            answer({"texts": [
-                template.render(messages=messages[:count], add_generation_prompt=prompt, tools=None, documents=None, **tokens)
-                for count, prompt in request["renders"]]})
+            signal.alarm(limit)
+            try:
+                texts = [
+                    template.render(messages=messages[:count], add_generation_prompt=prompt, tools=None, documents=None, **tokens)
+                    for count, prompt in request["renders"]]
+            finally:
+                signal.alarm(0)
+            answer({"texts": texts})
+    except Late as late:
+        answer({"late": last_line(late.__traceback__)})
     except jinja2.TemplateSyntaxError as error:
         answer({"error": f"line {error.lineno}: {error.message}"})
     except Exception as error:
@@ -115,7 +140,11 @@ std::string system_words() {
 
 } // namespace
 
-JinjaProcess::JinjaProcess(const std::string& source, const TemplateTokens& tokens) {
+JinjaProcess::JinjaProcess(
+    const std::string& source,
+    const TemplateTokens& tokens,
+    JinjaOptions options)
+    : options_(std::move(options)) {
   if (!start("python3") && !start("/usr/bin/python3")) {
     throw EnvironmentError(
         "the chat template is written in Jinja, which needs python3 with jinja2; install it (apt "
@@ -123,7 +152,9 @@ JinjaProcess::JinjaProcess(const std::string& source, const TemplateTokens& toke
         "such as chatml");
   }
   nlohmann::ordered_json request = {
-      {"template", source}, {"tokens", nlohmann::ordered_json::object()}};
+      {"template", source},
+      {"tokens", nlohmann::ordered_json::object()},
+      {"limit", options_.limit.count()}};
   if (!tokens.bos.empty()) {
     request["tokens"]["bos_token"] = tokens.bos;
   }
@@ -133,8 +164,17 @@ JinjaProcess::JinjaProcess(const std::string& source, const TemplateTokens& toke
   const nlohmann::json reply = exchange(request);
   if (reply.contains("error")) {
     throw UserError(
-        "the chat template is no valid Jinja template: {}", reply["error"].get<std::string>());
+        "{}the chat template is no valid Jinja template: {}",
+        place(),
+        reply["error"].get<std::string>());
   }
+}
+
+std::string JinjaProcess::place(int64_t line) const {
+  if (options_.file.empty()) {
+    return "";
+  }
+  return options_.file.string() + (line > 0 ? fmt::format(":{}: ", line) : ": ");
 }
 
 bool JinjaProcess::start(const std::string& interpreter) {
@@ -146,7 +186,7 @@ bool JinjaProcess::start(const std::string& interpreter) {
   }
   child.socket = FileDescriptor(ends[0]);
   const FileDescriptor theirs(ends[1]);
-  const timeval limit{.tv_sec = kSecondsToAnswer, .tv_usec = 0};
+  const timeval limit{.tv_sec = (options_.limit + kToEndItself).count(), .tv_usec = 0};
   setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   child.errors = FileDescriptor(memfd_create("chat_template_errors", MFD_CLOEXEC));
@@ -210,8 +250,7 @@ bool JinjaProcess::send_line(std::string_view line) {
 
 nlohmann::json JinjaProcess::exchange(const nlohmann::ordered_json& request) {
   if (child_) {
-    using Policy = nlohmann::ordered_json::error_handler_t;
-    if (send_line(request.dump(-1, ' ', true, Policy::replace) + "\n")) {
+    if (send_line(request.dump(-1, ' ', true) + "\n")) {
       if (const auto line = receive_line()) {
         return nlohmann::json::parse(*line);
       }
@@ -219,7 +258,7 @@ nlohmann::json JinjaProcess::exchange(const nlohmann::ordered_json& request) {
     last_words_ = child_->end();
     child_.reset();
   }
-  throw EnvironmentError("the process that renders the chat template {}", last_words_);
+  throw EnvironmentError("{}the process that renders the chat template {}", place(), last_words_);
 }
 
 /// How the process ended, or that it had to be ended.
@@ -235,7 +274,7 @@ std::string JinjaProcess::Child::end() {
     }
   }
   if (ended == 0) {
-    return fmt::format("gave no answer in {} seconds and was ended", kSecondsToAnswer);
+    return "gave no answer in time and was ended; correct the template, or give another one";
   }
   pid = -1;
   std::string words = WIFSIGNALED(status)
@@ -256,6 +295,7 @@ std::vector<std::string> JinjaProcess::render(
   nlohmann::ordered_json request = {// a template may write a message's keys as they come
                                     {"messages", nlohmann::ordered_json::array()},
                                     {"renders", nlohmann::ordered_json::array()}};
+  require_utf8(conversation);
   for (const Message& message : conversation) {
     request["messages"].push_back({{"role", message.role}, {"content", whole_content(message)}});
   }
@@ -264,8 +304,15 @@ std::vector<std::string> JinjaProcess::render(
   }
   const std::lock_guard lock(mutex_);
   const nlohmann::json reply = exchange(request);
+  if (reply.contains("late")) {
+    throw UserError(
+        "{}the chat template has no end after {}; correct it, or give another one",
+        place(reply["late"].get<int64_t>()),
+        counted(options_.limit.count(), "second"));
+  }
   if (reply.contains("error")) {
-    throw UserError("the chat template refuses it: {}", reply["error"].get<std::string>());
+    throw UserError(
+        "{}the chat template refuses it: {}", place(), reply["error"].get<std::string>());
   }
   return reply.at("texts").get<std::vector<std::string>>();
 }

@@ -2,7 +2,7 @@
 
 // A Jinja template rendered by a Python process that lives as long as the object.
 //
-//   JinjaProcess jinja(source, {.bos = "<s>", .eos = "</s>"});
+//   JinjaProcess jinja(source, {.bos = "<s>", .eos = "</s>"}, {.file = "own.jinja"});
 //   const auto texts = jinja.render(conversation, {{.messages = 2, .prompt = true}, {.messages = 3}});
 //
 // The environment is that of transformers' apply_chat_template: trim_blocks and lstrip_blocks,
@@ -15,6 +15,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <chrono>
+#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -24,6 +26,11 @@
 #include <sys/types.h>
 
 namespace palimpsest {
+
+struct JinjaOptions {
+  std::filesystem::path file = {}; ///< that the template was read from, for messages
+  std::chrono::seconds limit = std::chrono::seconds(60); ///< for an answer
+};
 
 class JinjaProcess {
  public:
@@ -35,11 +42,12 @@ class JinjaProcess {
 
   /// EnvironmentError where neither `python3` in the path nor /usr/bin/python3 has jinja2; UserError
   /// where the template is none.
-  JinjaProcess(const std::string& source, const TemplateTokens& tokens);
+  JinjaProcess(const std::string& source, const TemplateTokens& tokens, JinjaOptions options = {});
 
   /// One text for each request. UserError with the template's own words where it refuses the
-  /// conversation; EnvironmentError with the process' last words where it ended, or gave no answer
-  /// in a minute. Callers from several threads take turns.
+  /// conversation, with the line that it had come to where it has no end within the limit, and for a
+  /// message that is no UTF-8; EnvironmentError with the process' last words where it ended, or did
+  /// not even end itself when the time was up. Callers from several threads take turns.
   std::vector<std::string> render(
       const Conversation& conversation,
       const std::vector<Request>& requests);
@@ -67,7 +75,10 @@ class JinjaProcess {
   bool send_line(std::string_view line);
   std::optional<std::string> receive_line();
   nlohmann::json exchange(const nlohmann::ordered_json& request);
+  /// "own.jinja: ", or with a line "own.jinja:3: "; empty where there is no file.
+  std::string place(int64_t line = 0) const;
 
+  JinjaOptions options_;
   std::mutex mutex_;
   std::optional<Child> child_;
   std::string last_words_;

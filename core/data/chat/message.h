@@ -17,6 +17,9 @@ struct Message {
 
 using Conversation = std::vector<Message>;
 
+/// UserError naming the first message that is no UTF-8.
+void require_utf8(const Conversation& conversation);
+
 /// The text of a message for a template that knows no input.
 inline std::string whole_content(const Message& message) {
   return message.input.empty() ? message.content : message.content + "\n\n" + message.input;

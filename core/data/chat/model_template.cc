@@ -2,18 +2,34 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/data/tokenizer/utf8.h>
 #include <palimpsest/core/io/json.h>
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace palimpsest {
 
-std::optional<std::string> model_chat_template(const std::filesystem::path& folder) {
+TemplateSource read_template(const std::filesystem::path& file) {
+  std::string text = read_file(file);
+  if (const std::optional<size_t> at = invalid_utf8(text)) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<int64_t>(*at), '\n');
+    throw UserError(
+        "{}:{}: byte {} of the file (0x{:02X}) is no UTF-8; save the chat template as UTF-8",
+        file.string(),
+        line,
+        *at + 1,
+        static_cast<uint8_t>(text[*at]));
+  }
+  return {.text = std::move(text), .file = file};
+}
+
+std::optional<TemplateSource> model_chat_template(const std::filesystem::path& folder) {
   const std::filesystem::path own_file = folder / "chat_template.jinja";
   if (std::filesystem::exists(own_file)) {
-    return read_file(own_file);
+    return read_template(own_file);
   }
   const std::filesystem::path config_file = folder / "tokenizer_config.json";
   if (!std::filesystem::exists(config_file)) {
@@ -25,14 +41,14 @@ std::optional<std::string> model_chat_template(const std::filesystem::path& fold
     return std::nullopt;
   }
   if (found->is_string()) {
-    return found->get<std::string>();
+    return TemplateSource{.text = found->get<std::string>(), .file = config_file};
   }
   if (found->is_array()) {
     for (const nlohmann::json& item : *found) {
       const bool usable = item.is_object() && item.contains("template") &&
           item["template"].is_string() && item.value("name", nlohmann::json()) == "default";
       if (usable) {
-        return item["template"].get<std::string>();
+        return TemplateSource{.text = item["template"].get<std::string>(), .file = config_file};
       }
     }
   }
@@ -40,8 +56,11 @@ std::optional<std::string> model_chat_template(const std::filesystem::path& fold
       "{}: chat_template is neither text nor a list with one named default", config_file.string());
 }
 
-JinjaTemplate::JinjaTemplate(const std::string& source, const TemplateTokens& tokens)
-    : process_(source, tokens) {}
+JinjaTemplate::JinjaTemplate(
+    const std::string& source,
+    const TemplateTokens& tokens,
+    JinjaOptions options)
+    : process_(source, tokens, std::move(options)) {}
 
 RenderedChat JinjaTemplate::render(const Conversation& conversation, size_t first_target) const {
   std::vector<JinjaProcess::Request> requests = {{.messages = conversation.size()}};

@@ -251,12 +251,7 @@ void Encoder::encode(std::string_view text, SpecialTokens special, std::vector<i
 }
 
 void Encoder::encode_part(std::string_view text, bool continued, std::vector<int32_t>& ids) {
-  if (const std::optional<size_t> at = invalid_utf8(text)) {
-    throw UserError(
-        "byte {} (0x{:02X}) is no UTF-8; convert the text to UTF-8",
-        *at,
-        static_cast<uint8_t>(text[*at]));
-  }
+  require_utf8(text);
   tokenizer_.finder_.find(text, [&](const AddedTokenFinder::Piece& piece) {
     if (piece.id) {
       ids.push_back(*piece.id);

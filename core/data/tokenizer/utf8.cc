@@ -1,5 +1,7 @@
 #include <palimpsest/core/data/tokenizer/utf8.h>
 
+#include <palimpsest/core/base/error.h>
+
 #include <cstring>
 
 namespace palimpsest {
@@ -103,6 +105,15 @@ std::optional<size_t> invalid_utf8(std::string_view text) {
       return at;
     }
     at += piece.size;
+  }
+}
+
+void require_utf8(std::string_view text) {
+  if (const std::optional<size_t> at = invalid_utf8(text)) {
+    throw UserError(
+        "byte {} (0x{:02X}) is no UTF-8; convert the text to UTF-8",
+        *at + 1,
+        static_cast<uint8_t>(text[*at]));
   }
 }
 

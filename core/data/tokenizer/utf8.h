@@ -54,6 +54,9 @@ void append_utf8(uint32_t code, std::string& text);
 /// where all of it is.
 std::optional<size_t> invalid_utf8(std::string_view text);
 
+/// UserError naming that byte, counted from 1, where there is one.
+void require_utf8(std::string_view text);
+
 /// Moves what is decided from the front of `bytes` to the end of `text`: characters as they are,
 /// and the replacement character for each longest run of bytes that begins a character without
 /// completing it, or that none begins with (the practice that the Unicode standard recommends, and

@@ -260,9 +260,6 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused({.files = {{chat}}}, "data.tokenizer: " + chat.string() + " needs a tokenizer");
   refused({.files = {{chat}}, .tokenizer = folder.path()}, "holds no tokenizer.json");
   refused(
-      {.files = {{text}}, .tokenizer = folder.path(), .reads_bytes = false},
-      text.string() + " needs a tokenizer, and " + folder.path().string());
-  refused(
       {.files = {{text}}, .loss_on = LossOn::kLast}, "data.loss_on is given, but no file holds");
   refused(
       {.files = {{text}}, .chat_template = "plain"}, "data.chat_template is given, but no file");
@@ -270,7 +267,7 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused({.files = {{text}}, .packing = true}, "data.packing is given, but no file");
   refused(
       {.files = {{chat}}, .tokenizer = kQwen.parent_path() / "qwen2-2000"},
-      "qwen2-2000 has 2000 tokens, and the model's vocabulary 600; use the tokenizer that belongs");
+      "qwen2-2000 has 2000 tokens, and the model's vocabulary 600; name the folder of");
   refused(
       {.files = {{folder.write("b.txt", "abcdef")}}, .validation_fraction = 0.9},
       "b.txt has one sample, of which nothing can be held out");
@@ -281,6 +278,37 @@ TEST(OpenData, RefusesWhatIsMissingOrIdle) {
   refused(
       {.files = {{parquet, "alpaca"}}, .tokenizer = kQwen, .chat_template = "plain"},
       "a.jsonl', orient='records'");
+}
+
+// It goes with the trained model, so it has to be there and to fit, whether or not the data need it.
+TEST(OpenData, ATokenizerThatIsNamedIsMissedWhateverTheFilesAre) {
+  const TemporaryFolder folder;
+  const std::vector<uint16_t> ids(400, 7);
+  const std::vector<DataFile> files = {
+      {folder.write("a.txt", std::string(4000, 'a'))},
+      {folder.write<uint16_t>("a.bin", std::span(ids))},
+      {folder.write("chat.jsonl", kChat)}};
+  for (const DataFile& file : files) {
+    SCOPED_TRACE(file.path);
+    DataSettings settings{
+        .files = {file},
+        .sequence_length = 100,
+        .vocabulary_size = 600,
+        .tokenizer_named = true,
+        .chat_template = file.path.extension() == ".jsonl" ? "chatml" : ""};
+    const auto refused = [&](const std::filesystem::path& tokenizer, const std::string& words) {
+      settings.tokenizer = tokenizer;
+      EXPECT_THAT([&] { open_data(settings); }, ThrowsMessage<UserError>(HasSubstr(words)));
+    };
+    refused(
+        folder.path() / "none",
+        "data.tokenizer: " + (folder.path() / "none").string() + " is neither a folder nor a");
+    refused(
+        folder.path(), "data.tokenizer: " + folder.path().string() + " holds no tokenizer.json");
+    refused(kQwen.parent_path() / "qwen2-2000", "data.tokenizer: the tokenizer of");
+    settings.tokenizer = kQwen;
+    EXPECT_GT(open_data(settings).samples->size(), 0);
+  }
 }
 
 TEST(OpenData, NamesTheOptionThatNamedTheFile) {

@@ -41,6 +41,16 @@ TEST(TextTools, OpenWhatAModelFolderHolds) {
   EXPECT_FALSE(open_text_encoder(empty.path()).has_value());
 }
 
+TEST(TextTools, RefuseATokenizerLargerThanTheModel) {
+  require_fitting_tokenizer("words", 512, 512);
+  require_fitting_tokenizer("words", 512, 600);
+  EXPECT_THAT(
+      [] { require_fitting_tokenizer("words", 512, 511); },
+      ThrowsMessage<UserError>(
+          HasSubstr("data.tokenizer: the tokenizer of words has 512 tokens, and the model's "
+                    "vocabulary 511; name the folder of")));
+}
+
 TEST_F(JinjaTextTools, RenderAndEncodeAsTheReferenceDoes) {
   for (const char* name : {"llama2-2000", "llama3-512", "llama3-2000", "qwen2-512", "qwen2-2000"}) {
     const std::filesystem::path folder = golden_tokenizer(name);

@@ -104,7 +104,7 @@ TEST_F(GenerationTextTest, ATokenizerFitsTheModelsVocabulary) {
   EXPECT_EQ(GenerationText(folder_, "", 256).token_count(), 256); // bytes
   EXPECT_THAT(
       error_of([&] { GenerationText(kTokenizers + "gpt2-512", "", 511); }),
-      HasSubstr("gpt2-512 has 512 tokens, and the model's vocabulary 511; name the tokenizer"));
+      HasSubstr("gpt2-512 has 512 tokens, and the model's vocabulary 511; name the folder"));
 }
 
 TEST_F(GenerationTextTest, TextsEndWhereTheModelsFilesSay) {

@@ -74,7 +74,7 @@ TEST(Settings, OfConversations) {
   EXPECT_EQ(settings.files[1].weight, 1);
   EXPECT_EQ(settings.columns, (Columns{{"messages", "turns"}, {"role", "who"}}));
   EXPECT_EQ(settings.tokenizer, "words");
-  EXPECT_FALSE(settings.reads_bytes);
+  EXPECT_TRUE(settings.tokenizer_named);
   EXPECT_EQ(settings.chat_template, "gemma");
   EXPECT_EQ(settings.loss_on, LossOn::kLast);
   EXPECT_EQ(settings.seed, 7U);

@@ -70,6 +70,49 @@ TEST_F(JinjaProcessTest, ReportsWhatTheTemplateRefuses) {
       ThrowsMessage<UserError>(HasSubstr("no valid Jinja template: line 1")));
 }
 
+TEST_F(JinjaProcessTest, NamesTheTemplatesFile) {
+  JinjaProcess jinja("{{ raise_exception('never') }}", {}, {.file = "own.jinja"});
+  EXPECT_THAT(
+      [&] { render(jinja, kHello); },
+      ThrowsMessage<UserError>(HasSubstr("own.jinja: the chat template refuses it: never")));
+  kill(jinja.pid(), SIGKILL);
+  EXPECT_THAT(
+      [&] { render(jinja, kHello); },
+      ThrowsMessage<EnvironmentError>(HasSubstr("own.jinja: the process that renders")));
+  EXPECT_THAT(
+      [] { JinjaProcess broken("{% if %}", {}, {.file = "own.jinja"}); },
+      ThrowsMessage<UserError>(HasSubstr("own.jinja: the chat template is no valid")));
+}
+
+// The process lives on: the next conversation may have an end.
+TEST_F(JinjaProcessTest, EndsARenderingThatHasNoEnd) {
+  JinjaProcess jinja(
+      "{{ messages[0].content }}\n"
+      "{% if messages[0].content == 'long' %}\n"
+      "{% for a in range(100000) %}\n"
+      "{% for b in range(100000) %}{% endfor %}\n"
+      "{% endfor %}{% endif %}",
+      {},
+      {.file = "own.jinja", .limit = std::chrono::seconds(1)});
+  EXPECT_THAT(
+      [&] {
+        render(jinja, {{"user", "long"}});
+      },
+      ThrowsMessage<UserError>(
+          HasSubstr("own.jinja:4: the chat template has no end after 1 second; correct it")));
+  EXPECT_EQ(render(jinja, {{"user", "short"}}), "short\n");
+}
+
+TEST_F(JinjaProcessTest, RefusesAMessageThatIsNoUtf8) {
+  JinjaProcess jinja("{{ messages[0].content }}", {});
+  EXPECT_THAT(
+      [&] {
+        render(jinja, {{"user", "a"}, {"user", "ab\xff"}});
+      },
+      ThrowsMessage<UserError>(HasSubstr("message 2: byte 3 (0xFF) is no UTF-8")));
+  EXPECT_EQ(render(jinja, kHello), kHello[0].content);
+}
+
 TEST_F(JinjaProcessTest, AnswersCallersFromSeveralThreads) {
   JinjaProcess jinja("{{ messages[0].content }}", {});
   std::vector<std::thread> threads;

@@ -20,7 +20,7 @@ using JinjaTemplateTest = NeedsJinja;
 void expect_golden(const std::string& folder, const TemplateTokens& tokens) {
   const auto source = model_chat_template(golden_tokenizer(folder));
   ASSERT_TRUE(source.has_value());
-  const JinjaTemplate chat(*source, tokens);
+  const JinjaTemplate chat(source->text, tokens);
   for (const GoldenChat& golden : golden_chats(folder)) {
     const auto render = [&] {
       return golden.prompt ? chat.prompt(golden.messages)
@@ -69,7 +69,7 @@ TEST_F(JinjaTemplateTest, FindsWhatTheAssistantWrites) {
   EXPECT_THAT(written(kChatml, kTwoTurns), ElementsAre("a<|im_end|>", "b<|im_end|>"));
   EXPECT_THAT(written(kChatml, kTwoTurns, 2), ElementsAre("b<|im_end|>"));
   const auto llama2 = model_chat_template(golden_tokenizer("llama2-2000"));
-  EXPECT_THAT(written(*llama2, kTwoTurns), ElementsAre(" a </s>", " b </s>"));
+  EXPECT_THAT(written(llama2->text, kTwoTurns), ElementsAre(" a </s>", " b </s>"));
   // A prompt that opens the turn with something that this turn has not.
   EXPECT_THAT(
       written(
@@ -101,20 +101,31 @@ TEST_F(JinjaTemplateTest, RefusesTargetsThatMoveAsOthersFollow) {
 
 TEST(ModelChatTemplate, IsFoundWhereModelsKeepIt) {
   const TemporaryFolder folder;
-  EXPECT_EQ(model_chat_template(folder.path()), std::nullopt);
+  EXPECT_FALSE(model_chat_template(folder.path()).has_value());
   const auto config = [&](const std::string& text) { folder.write("tokenizer_config.json", text); };
   config("{}");
-  EXPECT_EQ(model_chat_template(folder.path()), std::nullopt);
+  EXPECT_FALSE(model_chat_template(folder.path()).has_value());
   config(R"({"chat_template":"x"})");
-  EXPECT_EQ(model_chat_template(folder.path()), "x");
+  EXPECT_EQ(model_chat_template(folder.path())->text, "x");
+  EXPECT_EQ(model_chat_template(folder.path())->file, folder.path() / "tokenizer_config.json");
   config(R"({"chat_template":[{"name":"rag","template":"r"},{"name":"default","template":"d"}]})");
-  EXPECT_EQ(model_chat_template(folder.path()), "d");
+  EXPECT_EQ(model_chat_template(folder.path())->text, "d");
   config(R"({"chat_template":[{"name":"rag","template":"r"}]})");
   EXPECT_THAT(
       [&] { model_chat_template(folder.path()); },
       ThrowsMessage<UserError>(HasSubstr("tokenizer_config.json: chat_template is neither")));
   folder.write("chat_template.jinja", std::string("file"));
-  EXPECT_EQ(model_chat_template(folder.path()), "file");
+  EXPECT_EQ(model_chat_template(folder.path())->text, "file");
+  EXPECT_EQ(model_chat_template(folder.path())->file, folder.path() / "chat_template.jinja");
+}
+
+TEST(ModelChatTemplate, IsUtf8OrRefusedWithItsLine) {
+  const TemporaryFolder folder;
+  const auto file = folder.write("chat_template.jinja", std::string("{# \xc3\xa4 #}\n\nx\xff"));
+  EXPECT_THAT(
+      [&] { model_chat_template(folder.path()); },
+      ThrowsMessage<UserError>(
+          HasSubstr(file.string() + ":3: byte 12 of the file (0xFF) is no UTF-8")));
 }
 
 } // namespace

@@ -189,7 +189,7 @@ TEST(Tokenizer, RefusesWhatIsNoUtf8) {
   for (const char* text :
        {"ab\xff", "ab\xc3", "ab\xed\xa0\x80", "ab\xc0\xaf", "ab\xf4\x90\x80\x80"}) {
     EXPECT_THAT(
-        [&] { encoded(tokenizer, text); }, ThrowsMessage<UserError>(HasSubstr("byte 2 (0x")));
+        [&] { encoded(tokenizer, text); }, ThrowsMessage<UserError>(HasSubstr("byte 3 (0x")));
   }
 }
 

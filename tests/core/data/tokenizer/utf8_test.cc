@@ -1,5 +1,7 @@
 #include <palimpsest/core/data/tokenizer/utf8.h>
 
+#include <palimpsest/core/base/error.h>
+
 #include <gtest/gtest.h>
 
 namespace palimpsest {
@@ -22,6 +24,8 @@ TEST(Utf8, ReadsWhatItWrites) {
 
 TEST(Utf8, FindsTheFirstByteThatIsNone) {
   EXPECT_EQ(invalid_utf8(""), std::nullopt);
+  EXPECT_THROW(require_utf8("\xc3"), UserError);
+  require_utf8("\xc3\xa4");
   EXPECT_EQ(invalid_utf8("0123456789abcdef\x80"), 16);
   EXPECT_EQ(invalid_utf8("\xc3"), 0);
   EXPECT_EQ(invalid_utf8("a\xe0\x9f\xbf"), 1); // overlong
