@@ -4,6 +4,7 @@
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/words.h>
 #include <palimpsest/core/config/loader.h>
+#include <palimpsest/core/plan/device_room.h>
 #include <palimpsest/launcher/compose/planning.h>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <ostream>
 
 namespace palimpsest {
@@ -99,6 +101,36 @@ std::string smallest_text(const WorldPlanReport& report) {
       layout.tokens_per_second());
 }
 
+/// Why there is no layout, and from how many bytes on there is one.
+UserError no_room(
+    const WorldSearch& search,
+    const WorldLayout& leanest,
+    int64_t least,
+    const std::optional<WorldLayout>& smallest) {
+  const WorldRequest& request = search.request();
+  const int64_t memory = request.hardware.memory();
+  std::string what_to_do;
+  if (request.budget < memory && least <= memory) {
+    what_to_do = "; give that much";
+  }
+  if (smallest) {
+    what_to_do += fmt::format(
+        "; {} can train it with what there is", counted(smallest->mesh.world(), "rank"));
+  }
+  return UserError(
+      "{}: no layout of {} fits {} a rank, and the leanest takes {} ({} bytes), by zero {} with {} "
+      "at a time: {}{}",
+      request.budget < memory ? "memory.device_budget" : "--hardware",
+      counted(leanest.mesh.world(), "rank"),
+      format_bytes(request.budget),
+      format_bytes(least),
+      least,
+      leanest.zero,
+      counted(leanest.micro_batch, "sample"),
+      largest_parts(leanest.rank),
+      what_to_do);
+}
+
 } // namespace
 
 WorldPlanReport world_plan_report(
@@ -177,6 +209,13 @@ void plan_world(const WorldPlanOptions& options, std::ostream& out) {
       world_plan_report(search, options.world, layouts, smallest ? &*smallest : nullptr);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   report.mutable_search()->set_seconds(took.count());
+  std::optional<WorldLayout> leanest;
+  int64_t least = 0;
+  if (layouts.empty()) {
+    leanest = search.leanest(options.world);
+    least = least_budget(leanest->choice.cost.peak);
+    report.set_least_budget_bytes(static_cast<double>(least));
+  }
   if (options.json) {
     google::protobuf::util::JsonPrintOptions style;
     style.preserve_proto_field_names = true;
@@ -189,12 +228,8 @@ void plan_world(const WorldPlanOptions& options, std::ostream& out) {
   } else {
     out << describe_world(report);
   }
-  if (layouts.empty()) {
-    throw UserError(
-        "no layout of {} fits {} a rank{}",
-        counted(options.world, "rank"),
-        format_bytes(search.request().budget),
-        smallest ? fmt::format("; {} can train it", counted(smallest->mesh.world(), "rank")) : "");
+  if (leanest) {
+    throw no_room(search, *leanest, least, smallest);
   }
 }
 

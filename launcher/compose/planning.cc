@@ -57,18 +57,10 @@ ModelCost halved(ModelCost cost) {
   return cost;
 }
 
-/// "activations 300 MiB, parameters 180 MiB": the peak of the rank that needs most.
+/// Of the rank that needs most.
 std::string largest_parts(const PlanReport& report) {
-  auto parts = peak_parts(*std::ranges::max_element(
+  return largest_parts(*std::ranges::max_element(
       report.ranks, {}, [](const RankReport& rank) { return rank.peak[TierId::kDevice]; }));
-  std::ranges::sort(parts, std::greater(), [](const auto& part) { return part.second; });
-  std::string text;
-  for (const auto& [name, bytes] : parts) {
-    if (bytes > 0) {
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_bytes(bytes));
-    }
-  }
-  return text;
 }
 
 } // namespace
@@ -89,6 +81,18 @@ std::array<std::pair<std::string_view, int64_t>, 5> peak_parts(const RankReport&
       {"activations", sum({C::kValue, C::kGrad, C::kTape, C::kWeightJobs})},
       {"workspace", sum({C::kWorkspace})},
   }};
+}
+
+std::string largest_parts(const RankReport& rank) {
+  auto parts = peak_parts(rank);
+  std::ranges::sort(parts, std::greater(), [](const auto& part) { return part.second; });
+  std::string text;
+  for (const auto& [name, bytes] : parts) {
+    if (bytes > 0) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_bytes(bytes));
+    }
+  }
+  return text;
 }
 
 PlanBook::PlanBook(

@@ -26,6 +26,9 @@ namespace palimpsest {
 /// workspace, in this order.
 std::array<std::pair<std::string_view, int64_t>, 5> peak_parts(const RankReport& rank);
 
+/// "activations 300 MiB, parameters 180 MiB": the same as text, the largest first.
+std::string largest_parts(const RankReport& rank);
+
 /// What a rank may hold on the device.
 struct DeviceBudget {
   std::optional<int64_t> bytes{}; ///< unset: no bound

@@ -263,9 +263,12 @@ bool WorldSearch::states_fit(const Candidate& candidate) {
     whole.gradients += static_cast<double>(unit.gradient_bytes);
     whole.optimizer += static_cast<double>(unit.state_bytes);
   }
+  // At the update all units have their reduced gradients, as shards where the optimizer has shards;
+  // whole ones need not all have been there at once.
   const Placement placement{.zero = candidate.zero};
-  return bytes_per_rank(whole, placement, candidate.mesh.shard).total() <=
-      static_cast<double>(room());
+  StateBytes held = bytes_per_rank(whole, placement, candidate.mesh.shard);
+  held.gradients = whole.gradients / (placement.shards_optimizer() ? candidate.mesh.shard : 1);
+  return held.total() <= static_cast<double>(room());
 }
 
 double WorldSearch::tokens_of(const Candidate& candidate) const {
@@ -378,6 +381,30 @@ std::vector<WorldLayout> WorldSearch::best(int world, int count) {
     }
   }
   return found;
+}
+
+/// Only a placement's first micro-batch counts: where it has no room, best() tries no larger one.
+WorldLayout WorldSearch::leanest(int world) {
+  std::optional<Candidate> leanest;
+  StepChoice choice;
+  const Candidate* before = nullptr;
+  const std::vector<Candidate> all = candidates(world);
+  for (const Candidate& candidate : all) {
+    const bool goes_on = before != nullptr && before->zero == candidate.zero &&
+        before->mesh.shard == candidate.mesh.shard;
+    before = &candidate;
+    if (goes_on) {
+      continue;
+    }
+    const Segments& again = least(candidate.zero);
+    StepChoice smallest{"least memory", again, step_cost(candidate, again)};
+    if (!leanest || smallest.cost.peak < choice.cost.peak) {
+      leanest = candidate;
+      choice = std::move(smallest);
+    }
+  }
+  check(leanest.has_value(), "a world of {} ranks has no layout", world);
+  return layout(*leanest, std::move(choice));
 }
 
 std::optional<WorldLayout> WorldSearch::smallest(int limit) {

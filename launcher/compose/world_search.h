@@ -98,6 +98,10 @@ class WorldSearch {
   /// all states sharded (or as `zero` says) over all ranks. None: not even in the largest.
   std::optional<WorldLayout> smallest(int limit);
 
+  /// The layout that takes the fewest bytes in this world, whatever the budget: best() finds one from
+  /// least_budget(its peak) on, and none with a byte less.
+  WorldLayout leanest(int world);
+
   const WorldRequest& request() const {
     return request_;
   }

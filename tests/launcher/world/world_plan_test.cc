@@ -5,6 +5,7 @@
 #include <palimpsest/tests/launcher/cli/program_testing.h>
 #include <palimpsest/tests/launcher/world/world_testing.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -109,7 +110,39 @@ TEST_F(WorldPlan, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_THAT(
       outcome.err,
       AllOf(
-          HasSubstr("no layout of 2 ranks fits 143 MiB a rank"), HasSubstr("ranks can train it")));
+          HasSubstr("--hardware: no layout of 2 ranks fits 143 MiB a rank"),
+          HasSubstr("ranks can train it with what there is")));
+}
+
+// The budget that is named is enough, and a byte less is not.
+TEST_F(WorldPlan, NamesTheLeastBudget) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--world", "4"},
+        std::vector<std::string>{"--world", "1", "training.global_batch_size=6"},
+        std::vector<std::string>{"--world", "4", "parallel.zero=1", "precision=fp32"}}) {
+    const auto with_budget = [&](const std::string& budget) {
+      std::vector<std::string> arguments = {
+          "--hardware", "h100-80", "--json", "memory.device_budget=" + budget};
+      arguments.insert(arguments.end(), more.begin(), more.end());
+      return plan(arguments);
+    };
+    const Outcome nothing = with_budget("1");
+    EXPECT_EQ(nothing.exit_code, 2);
+    const auto said = nlohmann::json::parse(nothing.out);
+    const auto least = static_cast<int64_t>(said.at("least_budget_bytes").get<double>());
+    EXPECT_THAT(
+        nothing.err,
+        AllOf(
+            HasSubstr("memory.device_budget: no layout of " + more[1] + " rank"),
+            HasSubstr(fmt::format("({} bytes), by zero ", least)),
+            HasSubstr("; give that much")));
+    const std::string parts = nothing.err.substr(nothing.err.find("at a time: "));
+    EXPECT_THAT(parts, HasSubstr("MiB, "));
+    const Outcome enough = with_budget(std::to_string(least));
+    EXPECT_EQ(enough.exit_code, 0) << enough.err;
+    EXPECT_EQ(nlohmann::json::parse(enough.out).at("least_budget_bytes"), 0);
+    EXPECT_EQ(with_budget(std::to_string(least - 1)).exit_code, 2);
+  }
 }
 
 TEST_F(WorldPlan, RefusesOptionsThatMeanNothingBesideIt) {

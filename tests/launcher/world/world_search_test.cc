@@ -239,6 +239,26 @@ TEST(WorldSearch, TheSmallestWorldIsTheFirstThatFits) {
   EXPECT_TRUE(WorldSearch(hopeless).best(64, 10).empty());
 }
 
+TEST(WorldSearch, TheLeanestLayoutIsWhatTheLeastBudgetIsFor) {
+  for (const std::optional<int> zero : {std::optional<int>(), std::optional<int>(1)}) {
+    for (const std::optional<int64_t> batch :
+         {std::optional<int64_t>(), std::optional<int64_t>(48)}) {
+      for (const int world : {1, 8}) {
+        WorldRequest request = small_request();
+        request.zero = zero;
+        request.global_batch = batch;
+        request.budget = 1;
+        const WorldLayout leanest = WorldSearch(request).leanest(world);
+        SCOPED_TRACE(text_of(leanest));
+        request.budget = least_budget(leanest.choice.cost.peak);
+        EXPECT_FALSE(WorldSearch(request).best(world, 1).empty());
+        --request.budget;
+        EXPECT_TRUE(WorldSearch(request).best(world, 1).empty());
+      }
+    }
+  }
+}
+
 TEST(WorldSearch, RefusesWhatNoWorldCanDo) {
   WorldRequest request = small_request();
   request.global_batch = 12;
