@@ -61,7 +61,10 @@ constexpr std::array kColumns = {
     Column{"host", 10, [](const StackRow& row) { return format_bytes(row.peak_host_bytes); }},
     Column{"disk", 10, [](const StackRow& row) { return format_bytes(row.peak_disk_bytes); }},
     Column{"RSS", 10, [](const StackRow& row) { return format_bytes(row.peak_rss_bytes); }},
-    Column{"step", 9, [](const StackRow& row) { return fmt::format("{:.3g} s", row.step_time_s); }},
+    Column{
+        "step",
+        12,
+        [](const StackRow& row) { return fmt::format("{:.3g} s", row.step_time_s); }},
     Column{
         "tokens/s",
         10,
