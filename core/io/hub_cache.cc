@@ -87,16 +87,26 @@ std::optional<fs::path> find_model(const std::string& name, const fs::path& cach
   return is_hub_id(name) ? find_snapshot(name, cache) : std::nullopt;
 }
 
-fs::path resolve_model(const std::string& name, const fs::path& cache) {
+bool means_path(const std::string& name) {
+  std::error_code error;
+  const fs::path path = name;
+  const fs::path folder = path.parent_path();
+  const fs::path ending = path.extension();
+  return !is_hub_id(name) || ending == ".yaml" || ending == ".yml" || ending == ".json" ||
+      folder == "runs" || (!folder.empty() && fs::is_directory(folder, error));
+}
+
+fs::path resolve_model(const std::string& name, const fs::path& cache, std::string_view option) {
   if (auto found = find_model(name, cache)) {
     return *found;
   }
-  if (!is_hub_id(name)) {
-    throw UserError("model.path: {} is not there; give a Hugging Face model folder", name);
+  if (means_path(name)) {
+    throw UserError("{}: {} is not there; give a Hugging Face model folder", option, name);
   }
   throw UserError(
-      "model.path: there is no folder {}, and the hub cache {} has no complete model of that id; "
+      "{}: there is no folder {}, and the hub cache {} has no complete model of that id; "
       "download it with\n  hf download {}",
+      option,
       name,
       cache.string(),
       name);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace palimpsest {
 
@@ -25,9 +26,15 @@ std::optional<std::filesystem::path> find_model(
     const std::string& name,
     const std::filesystem::path& cache = hub_cache());
 
-/// The same; a missing one is a UserError with the command that downloads it.
+/// Of a name that find_model() does not find: whether a path is meant, since it is no hub id, ends
+/// like a config, or lies in a folder that is there or in runs/, where runs write by default.
+bool means_path(const std::string& name);
+
+/// As find_model(); a missing one is a UserError, with the command that downloads it where an id may
+/// be meant. `option`: what named it.
 std::filesystem::path resolve_model(
     const std::string& name,
-    const std::filesystem::path& cache = hub_cache());
+    const std::filesystem::path& cache = hub_cache(),
+    std::string_view option = "model.path");
 
 } // namespace palimpsest

@@ -1,13 +1,18 @@
 #include <palimpsest/core/models/generator.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/kernels/linear_few_rows.h>
 #include <palimpsest/core/models/attention_block.h>
 #include <palimpsest/core/models/head_block.h>
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <string>
 
 namespace palimpsest {
 namespace {
@@ -30,19 +35,23 @@ at::Tensor forward(Block& block, const at::Tensor& x, const BlockContext& contex
 }
 
 /// From token ids [B,T] to hidden states [B,T,H]; `attend` computes the attention blocks.
-template <typename Attend>
+/// `around(entry, x, compute)` gives a block's values.
+template <typename Attend, typename Around>
 at::Tensor walk(
     const Chain& chain,
     const at::Tensor& ids,
     const BlockContext& context,
-    Attend attend) {
+    Attend attend,
+    Around around) {
   at::Tensor x = ids;
   for (size_t index = 0; index < chain.blocks.size(); ++index) {
     const ChainBlock& entry = chain.blocks[index];
     const ValueRef before{index == 0 ? kLoader : static_cast<int>(index) - 1, 0};
     check(entry.reads == std::vector{before}, "{} is not read in a row", entry.name);
     AttentionBlock* attention = attention_of(entry);
-    x = attention != nullptr ? attend(*attention, x) : forward(*entry.block, x, context);
+    x = around(entry, x, [&] {
+      return attention != nullptr ? attend(*attention, x) : forward(*entry.block, x, context);
+    });
   }
   return x;
 }
@@ -54,6 +63,77 @@ at::Tensor id_tensor(std::span<const int32_t> ids, int64_t rows) {
 }
 
 } // namespace
+
+/// Watches what a computation takes, block by block: the parameters of one are there at a time.
+class Generator::Rehearsal {
+ public:
+  using Compute = std::function<at::Tensor()>;
+
+  explicit Rehearsal(const Chain& chain) : chain_(chain), memory_("rehearsal"), here_(memory_) {}
+  Rehearsal(const Rehearsal&) = delete;
+  ~Rehearsal() {
+    unbind();
+  }
+
+  /// From here on everything counts.
+  void begin() {
+    before_ = memory_.total().live;
+    most_ = 0;
+  }
+  at::Tensor block(const ChainBlock& entry, const at::Tensor& x, const Compute& compute) {
+    return is_new(entry) ? watched(entry.units, compute) : x;
+  }
+  at::Tensor watched(const std::vector<int>& units, const Compute& compute) {
+    const int64_t unbound = bind(units);
+    memory_.begin_interval();
+    at::Tensor y = compute();
+    most_ = std::max(most_, memory_.interval_peak() - before_ - unbound);
+    unbind();
+    return y;
+  }
+  /// Whether a block stands for its kind: the first one does.
+  bool is_new(const ChainBlock& entry) {
+    std::string key = entry.block->kind();
+    for (const int index : entry.units) {
+      const ParamUnit& unit = *chain_.units[static_cast<size_t>(index)];
+      key += unit.codec() != nullptr ? unit.codec()->name() : "";
+    }
+    const auto [known, is_new] = first_.emplace(std::move(key), &entry);
+    return is_new || known->second == &entry;
+  }
+  int64_t most() const {
+    return most_;
+  }
+
+ private:
+  /// Bytes of the units that were not bound.
+  int64_t bind(const std::vector<int>& units) {
+    int64_t bytes = 0;
+    for (const int index : units) {
+      ParamUnit& unit = *chain_.units[static_cast<size_t>(index)];
+      if (!unit.data().defined()) {
+        unit.bind_data(at::zeros({unit.held(unit.numel())}, unit.held_dtype()));
+        bound_.push_back(&unit);
+        bytes += unit.held_bytes();
+      }
+    }
+    return bytes;
+  }
+  void unbind() {
+    for (ParamUnit* unit : bound_) {
+      unit->bind_data({});
+    }
+    bound_.clear();
+  }
+
+  const Chain& chain_;
+  MemoryContext memory_;
+  ScopedContext here_;
+  std::map<std::string, const ChainBlock*> first_;
+  std::vector<ParamUnit*> bound_;
+  int64_t before_ = 0;
+  int64_t most_ = 0;
+};
 
 Generator::Generator(const Chain& chain) : chain_(chain) {
   head_of(chain);
@@ -79,27 +159,101 @@ int64_t Generator::cache_bytes(int64_t tokens) const {
   return bytes;
 }
 
+int64_t Generator::most_cache_bytes(const Length& length) const {
+  int64_t bytes = 0;
+  KvCache cache = new_cache(length.tokens);
+  for (const LayerCache& layer : cache.layers()) {
+    bytes += layer.shape().most_bytes_for(length.prompt, length.tokens);
+  }
+  return bytes;
+}
+
+int64_t Generator::most_scratch_bytes(const Length& longest, int64_t sequences) const {
+  Rehearsal rehearsal(chain_);
+  const auto cache_with = [&](int64_t held, int64_t tokens) {
+    KvCache cache = new_cache(held + tokens);
+    size_t layer = 0;
+    for (const ChainBlock& entry : chain_.blocks) {
+      if (attention_of(entry) == nullptr) {
+        continue;
+      }
+      LayerCache& kept = cache.layers()[layer++];
+      if (rehearsal.is_new(entry)) {
+        const CacheShape& shape = kept.shape();
+        const at::Tensor zeros =
+            at::zeros({held + tokens, shape.kv_heads, shape.head_dim}, shape.dtype);
+        kept.append(zeros, zeros);
+        kept.truncate(held);
+      }
+    }
+    return cache;
+  };
+  {
+    KvCache cache = cache_with(0, longest.prompt);
+    const std::vector<int32_t> ids(static_cast<size_t>(longest.prompt), 0);
+    rehearsal.begin();
+    extend(cache, ids, &rehearsal);
+  }
+  if (longest.tokens == longest.prompt) {
+    return rehearsal.most();
+  }
+  std::vector<KvCache> caches;
+  std::vector<KvCache*> pointers;
+  for (int64_t i = 0; i < sequences; ++i) {
+    caches.push_back(cache_with(longest.tokens - 1, 1));
+  }
+  std::ranges::transform(caches, std::back_inserter(pointers), [](KvCache& one) { return &one; });
+  const std::vector<int32_t> ids(static_cast<size_t>(sequences), 0);
+  const int64_t of_prompt = rehearsal.most();
+  rehearsal.begin();
+  step(pointers, ids, &rehearsal);
+  int64_t outgrown = 0; // keys or values of a layer whose larger place is there already
+  for (const LayerCache& layer : caches.front().layers()) {
+    outgrown = std::max(outgrown, layer.shape().bytes_for(longest.tokens) / 2);
+  }
+  return std::max(of_prompt, rehearsal.most() + outgrown);
+}
+
 at::Tensor Generator::hidden(
     const at::Tensor& ids,
     std::span<KvCache* const> caches,
-    const std::vector<TokenPlace>& places) const {
+    const std::vector<TokenPlace>& places,
+    Rehearsal* rehearsal) const {
   MicroBatch batch{.inputs = ids, .positions = at::empty(ids.sizes(), at::kLong)};
   std::ranges::transform(
       places, batch.positions.mutable_data_ptr<int64_t>(), &TokenPlace::position);
   const BlockContext context{.batch = &batch, .training = false};
   CacheStep step{.places = places};
   size_t layer = 0;
-  return walk(chain_, ids, context, [&](const AttentionBlock& block, const at::Tensor& x) {
+  const auto attend = [&](const AttentionBlock& block, const at::Tensor& x) {
     step.caches.clear();
     for (KvCache* cache : caches) {
       step.caches.push_back(&cache->layers().at(layer));
     }
-    ++layer;
     return block.extend(x, step, context);
-  });
+  };
+  const auto around = [&](const ChainBlock& entry, const at::Tensor& x, const auto& compute) {
+    const at::Tensor y = rehearsal == nullptr ? compute() : rehearsal->block(entry, x, compute);
+    layer += attention_of(entry) != nullptr ? 1 : 0;
+    return y;
+  };
+  return walk(chain_, ids, context, attend, around);
+}
+
+/// fp32 [N,V] of hidden states [N,1,H].
+at::Tensor Generator::scores(const at::Tensor& x, Rehearsal* rehearsal) const {
+  const auto compute = [&] {
+    return head_of(chain_).logits(x).select(1, 0).to(at::kFloat).contiguous();
+  };
+  return rehearsal == nullptr ? compute() : rehearsal->watched(chain_.terminal_units, compute);
 }
 
 at::Tensor Generator::extend(KvCache& cache, std::span<const int32_t> ids) const {
+  return extend(cache, ids, nullptr);
+}
+
+at::Tensor Generator::extend(KvCache& cache, std::span<const int32_t> ids, Rehearsal* rehearsal)
+    const {
   check(!ids.empty(), "a sequence is extended by nothing");
   const int64_t begin = cache.length();
   const int64_t tokens = std::ssize(ids);
@@ -108,11 +262,18 @@ at::Tensor Generator::extend(KvCache& cache, std::span<const int32_t> ids) const
     places.push_back({.position = begin + t, .length = begin + tokens});
   }
   const std::vector<KvCache*> caches = {&cache};
-  const at::Tensor last = hidden(id_tensor(ids, 1), caches, places).narrow(1, tokens - 1, 1);
-  return head_of(chain_).logits(last)[0].to(at::kFloat);
+  const at::Tensor x = hidden(id_tensor(ids, 1), caches, places, rehearsal);
+  return scores(x.narrow(1, tokens - 1, 1), rehearsal);
 }
 
 at::Tensor Generator::step(std::span<KvCache* const> caches, std::span<const int32_t> ids) const {
+  return step(caches, ids, nullptr);
+}
+
+at::Tensor Generator::step(
+    std::span<KvCache* const> caches,
+    std::span<const int32_t> ids,
+    Rehearsal* rehearsal) const {
   check(
       !ids.empty() && ids.size() == caches.size() && std::ssize(ids) <= kMostSequences,
       "{} tokens for {} sequences",
@@ -122,15 +283,17 @@ at::Tensor Generator::step(std::span<KvCache* const> caches, std::span<const int
   for (const KvCache* cache : caches) {
     places.push_back({.position = cache->length(), .length = cache->length() + 1});
   }
-  const at::Tensor x = hidden(id_tensor(ids, std::ssize(ids)), caches, places); // [N,1,H]
-  return head_of(chain_).logits(x).select(1, 0).to(at::kFloat).contiguous();
+  return scores(hidden(id_tensor(ids, std::ssize(ids)), caches, places, rehearsal), rehearsal);
 }
 
 at::Tensor decoder_logits(const Chain& chain, const at::Tensor& ids) {
   const MicroBatch batch{.inputs = ids};
   const BlockContext context{.batch = &batch, .training = false};
   const auto whole = [&](Block& block, const at::Tensor& x) { return forward(block, x, context); };
-  return head_of(chain).logits(walk(chain, ids, context, whole));
+  const auto around = [](const ChainBlock&, const at::Tensor&, const auto& compute) {
+    return compute();
+  };
+  return head_of(chain).logits(walk(chain, ids, context, whole, around));
 }
 
 } // namespace palimpsest

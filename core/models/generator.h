@@ -36,16 +36,38 @@ class Generator {
   /// Bytes that a sequence of so many tokens keeps.
   int64_t cache_bytes(int64_t tokens) const;
 
+  /// A sequence that is generated: tokens that are read at once, and with those that follow.
+  struct Length {
+    int64_t prompt = 0;
+    int64_t tokens = 0;
+  };
+  /// What its cache may take at its most.
+  int64_t most_cache_bytes(const Length& length) const;
+  /// What computing takes at its most beside parameters and caches: of that prompt alone, and of a
+  /// step of `sequences` that have so many tokens then. Measured: each distinct block computes on
+  /// zeros in a memory context of its own; units that are not bound get zeros meanwhile.
+  int64_t most_scratch_bytes(const Length& longest, int64_t sequences) const;
+
   /// Appends tokens of one sequence and scores what follows the last of them.
   at::Tensor extend(KvCache& cache, std::span<const int32_t> ids) const;
   /// Appends one token to each of several sequences and scores what follows it.
   at::Tensor step(std::span<KvCache* const> caches, std::span<const int32_t> ids) const;
 
  private:
+  class Rehearsal;
+
+  /// `rehearsal`: that watches, and passes over blocks that it knows; null in earnest.
   at::Tensor hidden(
       const at::Tensor& ids,
       std::span<KvCache* const> caches,
-      const std::vector<TokenPlace>& places) const;
+      const std::vector<TokenPlace>& places,
+      Rehearsal* rehearsal) const;
+  at::Tensor extend(KvCache& cache, std::span<const int32_t> ids, Rehearsal* rehearsal) const;
+  at::Tensor step(
+      std::span<KvCache* const> caches,
+      std::span<const int32_t> ids,
+      Rehearsal* rehearsal) const;
+  at::Tensor scores(const at::Tensor& x, Rehearsal* rehearsal) const;
 
   const Chain& chain_;
 };

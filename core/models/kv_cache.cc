@@ -32,10 +32,9 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v) {
 }
 
 void LayerCache::make_room(int64_t tokens) {
-  constexpr int64_t kLeast = 64;
   const int64_t kept = shape_.window == 0 ? held_ : std::min(held_, shape_.window - 1);
   const int64_t needed = kept + tokens;
-  const int64_t wanted = std::max({needed, 2 * kept, kLeast});
+  const int64_t wanted = std::max({needed, 2 * kept, CacheShape::kLeastRoom});
   const int64_t room = std::max(needed, std::min(wanted, shape_.most));
   for (at::Tensor* part : {&k_, &v_}) {
     at::Tensor larger =

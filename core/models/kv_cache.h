@@ -36,6 +36,13 @@ struct CacheShape {
   int64_t bytes_for(int64_t tokens) const {
     return bytes_per_token() * (window == 0 ? tokens : std::min(tokens, 2 * window));
   }
+  /// What it may keep meanwhile where its first `prompt` tokens come at once.
+  int64_t most_bytes_for(int64_t prompt, int64_t tokens) const {
+    const int64_t growing = window == 0 ? tokens : std::max(kLeastRoom, 2 * window);
+    return bytes_per_token() * std::max(prompt, std::min(tokens, growing));
+  }
+  /// Tokens that are made room for at first, unless the sequence has fewer.
+  static constexpr int64_t kLeastRoom = 64;
 };
 
 class LayerCache {

@@ -173,6 +173,20 @@ std::vector<TensorDeclaration> declarations(const Chain& chain) {
   return result;
 }
 
+int64_t most_filling_bytes(const Chain& chain) {
+  // a part as it is stored; held by a codec, as fp32 too, and the codes of one that was saved so
+  constexpr int64_t kPlain = sizeof(float);
+  constexpr int64_t kCoded = 2 * sizeof(float) + 2;
+  int64_t most = 0;
+  for (const auto& unit : chain.units) {
+    for (const Parameter& parameter : unit->parameters()) {
+      const int64_t width = unit->codec() == nullptr ? kPlain : kCoded;
+      most = std::max(most, std::min(kPart, parameter.numel) * width);
+    }
+  }
+  return most;
+}
+
 void load_weights(const HfFolder& folder, Chain& chain, const UnitSource& source) {
   folder.compare_with(declarations(chain));
   fill_parameters(

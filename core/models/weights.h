@@ -69,6 +69,9 @@ void initialise_adapters(Chain& chain, uint64_t seed, const UnitSource& source);
 /// Names and shapes of a chain's parameters, as its model folder must hold them: without adapters.
 std::vector<TensorDeclaration> declarations(const Chain& chain);
 
+/// What filling a chain's parameters from files takes at most beside them, whatever type is stored.
+int64_t most_filling_bytes(const Chain& chain);
+
 /// Fills every parameter but adapters' from a folder that is settled (settle_folder). F32, F16 and
 /// BF16 are widened exactly to fp32; parameters of a narrower dtype without a master are rounded to
 /// nearest. UserError listing every missing, unexpected or mis-shaped tensor at once, before

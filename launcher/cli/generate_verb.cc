@@ -167,14 +167,18 @@ class Writer {
     }
   }
   void end() {
-    if (file_.is_open() && !file_.flush()) {
-      throw EnvironmentError("cannot write the generated texts: the disk is full");
+    if (file_.is_open()) {
+      file_.flush();
+      require_written();
     }
   }
 
  private:
   void open(std::ios::openmode mode) {
     file_.open(output_, mode);
+    require_written();
+  }
+  void require_written() const {
     if (!file_) {
       throw EnvironmentError(
           "cannot write {}: {}", output_, std::generic_category().message(errno));
@@ -189,6 +193,7 @@ class Writer {
       std::ostream& out = file_.is_open() ? static_cast<std::ostream&>(file_) : std::cout;
       out << record(index, result).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
           << std::endl;
+      require_written(); // no further text is generated for nothing
     } else if (inputs_.size() == 1) {
       std::cout << std::endl;
     } else {
@@ -284,14 +289,17 @@ void generate_texts(
   const std::vector<GenerationRequest> requests =
       requests_of(options, inputs, text, settings.max_positions);
   Writer writer(options, inputs);
-  model.load();
   const TextGenerator generator(model.generator(), text, settings);
+  std::vector<Generator::Length> lengths;
   int64_t most = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const int64_t tokens = std::ssize(requests[i].prompt);
     writer.set_prompt_tokens(i, tokens);
-    most = std::max(most, tokens + generator.room(requests[i]));
+    lengths.push_back({.prompt = tokens, .tokens = tokens + generator.room(requests[i])});
+    most = std::max(most, lengths.back().tokens);
   }
+  model.require_budget(lengths, options.batch);
+  model.load();
   Summary summary(
       options.quiet, model, most, std::min<int64_t>(options.batch, std::ssize(requests)));
   model.compute("generating", [&] {
@@ -308,20 +316,32 @@ void generate_texts(
   summary.end();
 }
 
+/// The cache of a chat, which may get as long as there are positions, grows by doubling.
+Generator::Length chat_length(int64_t prompt, int64_t tokens, int64_t max_positions) {
+  const int64_t room = std::max(2 * tokens, CacheShape::kLeastRoom);
+  return {.prompt = prompt, .tokens = max_positions == 0 ? room : std::min(room, max_positions)};
+}
+
 void chat(const GenerateOptions& options, GenerationModel& model, const GenerationText& text) {
   const GenerationSettings settings = settings_of(options, model, text, /*chat=*/true);
-  text.encode({{"user", "Hello"}}); // says early where there is no template
+  Conversation opening = {{"user", "Hello"}};
+  if (!options.system.empty()) {
+    opening.insert(opening.begin(), {"system", options.system});
+  }
+  const int64_t prompt = std::ssize(text.encode(opening)); // says early what the template refuses
+  const int64_t wanted = options.max_new_tokens.value_or(kUsualNewTokens);
+  model.require_budget({chat_length(prompt, prompt + wanted, settings.max_positions)}, 1);
   model.load();
   if (!options.quiet) {
     std::cerr << model.description() << std::endl;
   }
-  Chat conversation(
-      model,
-      text,
-      settings,
-      {.system = options.system,
-       .max_new_tokens = options.max_new_tokens.value_or(kUsualNewTokens)});
-  ChatSession(conversation, STDIN_FILENO, std::cout, isatty(STDIN_FILENO) == 1).run();
+  Chat conversation(model, text, settings, {.system = options.system, .max_new_tokens = wanted});
+  ChatSession(
+      conversation,
+      STDIN_FILENO,
+      std::cout,
+      {.interactive = isatty(STDIN_FILENO) == 1, .quiet = options.quiet})
+      .run();
 }
 
 void generate(const GenerateOptions& options) {

@@ -39,6 +39,7 @@ void Chat::reset() {
 }
 
 GenerationResult Chat::reply(const std::string& message, const GenerationCallbacks& callbacks) {
+  text_.require_text(message);
   Conversation asked = conversation_;
   asked.push_back({"user", message});
   GenerationRequest request{
@@ -50,7 +51,7 @@ GenerationResult Chat::reply(const std::string& message, const GenerationCallbac
   if (generator_.room(request) < 1) {
     throw UserError(
         "the conversation has {} tokens, and the model has {} positions for it and the reply; "
-        "begin a new one",
+        "/reset begins a new one",
         request.prompt.size(),
         max_positions_);
   }

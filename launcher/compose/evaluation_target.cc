@@ -134,11 +134,21 @@ EvalTarget find_eval_target(const EvalOptions& options) {
   } else if (find_model(options.target)) {
     target.config = config_of_model(options);
     target.model = options.target;
-  } else {
+  } else if (fs::exists(path)) {
     throw UserError(
-        "eval: {} is no config, checkpoint, output folder with checkpoints, or model; give one of "
+        "eval: {} is no config, checkpoint, output folder with checkpoints, or model{}; give one "
+        "of "
         "them",
+        options.target,
+        read_run_id(path) ? ": its run has saved none yet" : "");
+  } else if (means_path(options.target)) {
+    throw UserError(
+        "eval: {} is not there; give a config, a checkpoint, an output folder with checkpoints, or "
+        "a "
+        "model",
         options.target);
+  } else {
+    resolve_model(options.target, hub_cache(), "eval"); // says what is missing
   }
   RunConfig::Training& training = *target.config.mutable_training();
   training.clear_global_batch_size(); // there are no steps

@@ -13,6 +13,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 namespace palimpsest {
@@ -29,6 +32,8 @@ GenerationModel::GenerationModel(GenerationSource source)
   if (!model_->reads_tokens()) {
     throw UserError("generate: {} is no language model: it reads features", source_.name);
   }
+  generator_.emplace(model_->chain());
+  held_before_ = memory_.total().live;
   if (config.memory().has_device_budget()) {
     memory_.set_limit(config.memory().device_budget());
   }
@@ -46,7 +51,65 @@ void GenerationModel::load() {
         format_bytes(available));
   }
   name_shortages(memory_, "reading weights", [&] { read_weights(); });
-  generator_.emplace(model_->chain());
+}
+
+GenerationModel::LeastBudget GenerationModel::least_budget(
+    const std::vector<Generator::Length>& texts,
+    int64_t batch) const {
+  std::vector<int64_t> caches;
+  Generator::Length longest;
+  for (const Generator::Length& text : texts) {
+    caches.push_back(generator_->most_cache_bytes(text));
+    longest.prompt = std::max(longest.prompt, text.prompt);
+    longest.tokens = std::max(longest.tokens, text.tokens);
+  }
+  std::ranges::sort(caches, std::greater());
+  const int64_t together = std::min(batch, std::ssize(texts));
+  int64_t kept = std::accumulate(caches.begin(), caches.begin() + together, int64_t{0});
+  int64_t scratch = generator_->most_scratch_bytes(longest, together);
+  const int64_t filling = most_filling_bytes(model_->chain());
+  if (filling > kept + scratch) {
+    kept = 0;
+    scratch = filling;
+  }
+  std::vector<std::pair<int64_t, std::string>> parts = {
+      {held_before_ + weight_bytes(), "weights"},
+      {kept, "keys and values"},
+      {scratch, "workspace"}};
+  std::ranges::sort(parts, std::greater());
+  LeastBudget least;
+  for (const auto& [bytes, name] : parts) {
+    least.bytes += bytes;
+    least.parts += bytes == 0
+        ? ""
+        : fmt::format("{}{} {}", least.parts.empty() ? "" : ", ", name, format_bytes(bytes));
+  }
+  return least;
+}
+
+void GenerationModel::require_budget(const std::vector<Generator::Length>& texts, int64_t batch)
+    const {
+  if (!source_.config.memory().has_device_budget()) {
+    return;
+  }
+  const int64_t budget = source_.config.memory().device_budget();
+  const LeastBudget least = least_budget(texts, batch);
+  if (budget >= least.bytes) {
+    return;
+  }
+  std::string change = "fewer --max-new-tokens or a narrower precision.compute";
+  if (std::min(batch, std::ssize(texts)) > 1) {
+    change = fmt::format(
+        "--batch 1, which could do with {}", format_bytes(least_budget(texts, /*batch=*/1).bytes));
+  }
+  throw UserError(
+      "memory.device_budget: {} is not enough to generate, which takes {} ({} bytes) at least: {}; "
+      "give that much, or {}",
+      format_bytes(budget),
+      format_bytes(least.bytes),
+      least.bytes,
+      least.parts,
+      change);
 }
 
 void GenerationModel::read_weights() {

@@ -3,6 +3,7 @@
 // A model with its weights in memory, ready to generate.
 //
 //   GenerationModel model(find_generation_source("Llama-3.2-1B", {}));
+//   model.require_budget({{.prompt = 100, .tokens = 356}}, /*batch=*/16);
 //   model.load();
 //   KvCache cache = model.generator().new_cache(2048);
 //
@@ -19,6 +20,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace palimpsest {
 
@@ -27,6 +29,16 @@ class GenerationModel {
   /// Opens and checks the model's files; reads no weights. UserError where it is no decoder, or its
   /// files do not fit each other. Installs the tracked CPU allocator and sets the threads.
   explicit GenerationModel(GenerationSource source);
+
+  /// What memory.device_budget must be at least for texts of these lengths, so many at a time.
+  /// Measured, without the weights.
+  struct LeastBudget {
+    int64_t bytes = 0;
+    std::string parts; // "weights 978 KiB, keys and values 306 KiB, workspace 64 KiB"
+  };
+  LeastBudget least_budget(const std::vector<Generator::Length>& texts, int64_t batch) const;
+  /// UserError naming it where a smaller one is set. Nothing is measured where none is.
+  void require_budget(const std::vector<Generator::Length>& texts, int64_t batch) const;
 
   /// Reads the weights. EnvironmentError where they do not fit the memory.
   void load();
@@ -55,6 +67,7 @@ class GenerationModel {
   MemoryContext memory_;
   std::optional<Model> model_;
   std::optional<Generator> generator_;
+  int64_t held_before_ = 0; // the weights
 };
 
 } // namespace palimpsest

@@ -22,6 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kWhatToGive =
+    "give a model's folder or hub id, an adapter's folder, a checkpoint, or a run's output folder "
+    "or "
+    "config";
+
 constexpr std::array<const char*, 6> kKeys = {
     "precision.compute",
     "precision.frozen",
@@ -47,7 +52,10 @@ class Finder {
 
   GenerationSource find(const std::string& model) const {
     if (!fs::exists(model)) {
-      return from_folder(resolve_model(model), std::nullopt);
+      if (!find_model(model) && means_path(model)) {
+        throw UserError("generate: {} is not there; {}", model, kWhatToGive);
+      }
+      return from_folder(resolve_model(model, hub_cache(), "generate"), std::nullopt);
     }
     if (!fs::is_directory(model)) {
       const RunConfig config = load_config(model, overrides_);
@@ -115,11 +123,14 @@ class Finder {
       const std::string& model) const {
     const std::optional<TrainedState> newest = newest_state(output);
     if (!newest) {
+      const bool has_begun = read_run_id(output).has_value();
       throw UserError(
-          "generate: {}{} holds neither a model nor a checkpoint; give a model's folder or hub id, "
-          "an adapter's folder, a checkpoint, or a run's output folder or config",
+          "generate: {}{} holds neither a model nor a checkpoint{}",
           model,
-          run ? fmt::format(" writes to {}, which", output.string()) : "");
+          run ? fmt::format(" writes to {}, which", output.string()) : "",
+          has_begun ? " yet: its run has saved none; let it end, or give it a checkpoint.save_every"
+              : run ? fmt::format("; train it first: palimpsest train {}", model)
+                    : fmt::format("; {}", kWhatToGive));
     }
     if (newest->is_checkpoint) {
       return from_checkpoint(newest->folder);

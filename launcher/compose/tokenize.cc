@@ -230,6 +230,7 @@ TrainTokenizerSummary train_tokenizer(
         special,
         kBytes + special);
   }
+  AtomicFolder{settings.output}; // what cannot be written is told early; nothing stays of it
   Joined<TextPieces> texts;
   for (const fs::path& path : settings.text.files) {
     texts.add(std::make_unique<TextPieces>(path, settings.text.field));

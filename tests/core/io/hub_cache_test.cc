@@ -114,10 +114,25 @@ TEST(HubCache, WhatIsMissingIsRefusedWithTheCommandThatDownloadsIt) {
   EXPECT_THAT(refusal("a/b"), EndsWith("hf download a/b"));
   fs::remove(cache.path() / "models--a--b" / "refs" / "main");
   EXPECT_THAT(refusal("a/b"), EndsWith("hf download a/b"));
+  EXPECT_THAT(
+      message_of<UserError>([&] { resolve_model("a/b", cache.path(), "generate"); }),
+      testing::StartsWith("generate: there is no folder a/b"));
   // No id, so nothing to download.
-  for (const char* name : {"/nowhere/model", "./a", "a/b/c", "../a/b", "a b"}) {
+  for (const char* name :
+       {"/nowhere/model", "./a", "a/b/c", "../a/b", "a b", "runs/a", "run.yaml", "a/run.json"}) {
+    EXPECT_TRUE(means_path(name)) << name;
     EXPECT_THAT(refusal(name), AllOf(HasSubstr(name), HasSubstr("is not there"))) << name;
   }
+  for (const char* name : {"gpt2", "Qwen/Qwen2.5-0.5B", "runs"}) {
+    EXPECT_FALSE(means_path(name)) << name;
+  }
+  const TemporaryFolder here; // what lies in a folder that is there is no id
+  fs::create_directories(here.path() / "models");
+  const fs::path before = fs::current_path();
+  fs::current_path(here.path());
+  EXPECT_TRUE(means_path("models/none"));
+  EXPECT_FALSE(means_path("others/none"));
+  fs::current_path(before);
 }
 
 } // namespace

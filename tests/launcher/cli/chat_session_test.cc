@@ -69,7 +69,7 @@ class ChatSessionTest : public ::testing::Test {
   static std::string session(Chat& chat, const std::string& input, bool interactive = false) {
     const Input lines(input);
     std::ostringstream out;
-    ChatSession(chat, lines.descriptor(), out, interactive).run();
+    ChatSession(chat, lines.descriptor(), out, {.interactive = interactive}).run();
     return out.str();
   }
 
@@ -85,8 +85,10 @@ TEST(LineReader, GivesLinesOfAnyLength) {
   EXPECT_EQ(lines.next(), "one");
   EXPECT_EQ(lines.next(), "");
   EXPECT_EQ(lines.next(), longer);
+  EXPECT_EQ(lines.number(), 3);
   EXPECT_EQ(lines.next(), "last");
   EXPECT_EQ(lines.next(), std::nullopt);
+  EXPECT_EQ(lines.number(), 4);
 }
 
 TEST(LineReader, AnInputThatCannotBeReadIsTheEnvironmentsError) {
@@ -143,6 +145,61 @@ TEST_F(ChatSessionTest, APersonIsPromptedAndTold) {
   EXPECT_THROW(session(other, "Hi\n/fly\n"), UserError); // of a pipe: nobody would see it
 }
 
+TEST_F(ChatSessionTest, ACommandIsObeyedAndAnswered) {
+  Chat one = chat();
+  const std::string out = session(one, "/help\n/reset \nHi\n/exit\t\nHi\n", /*interactive=*/true);
+  EXPECT_THAT(out, HasSubstr("a new conversation begins\n\n> "));
+  EXPECT_EQ(one.conversation().size(), 2U); // the first Hi alone
+  const size_t first = out.find("/reset begins");
+  EXPECT_NE(out.find("/reset begins", first + 1), std::string::npos); // at the start, and for /help
+  Chat other = chat();
+  const Input lines("/exit\n");
+  std::ostringstream quiet;
+  ChatSession(other, lines.descriptor(), quiet, {.interactive = true, .quiet = true}).run();
+  EXPECT_EQ(quiet.str(), "\n> \n");
+}
+
+TEST_F(ChatSessionTest, WhatIsNoUtf8IsToldAndTheChatGoesOn) {
+  Chat one = chat();
+  const std::string out = session(one, "a\xFFz\nHi\n", /*interactive=*/true);
+  EXPECT_THAT(out, HasSubstr("> byte 2 (0xFF) is no UTF-8; convert the text to UTF-8\n\n> "));
+  ASSERT_EQ(one.conversation().size(), 2U);
+  EXPECT_EQ(one.conversation()[0].content, "Hi");
+  Chat other = chat();
+  EXPECT_THAT(
+      [&] { session(other, "Hi\n\na\xFFz\nHi\n"); },
+      ::testing::ThrowsMessage<UserError>(HasSubstr("standard input:3: byte 2 (0xFF)")));
+}
+
+TEST_F(ChatSessionTest, LinesBetweenMarksAreOneMessage) {
+  Chat one = chat();
+  session(one, "\"\"\"a\n\n/b\r\nc\"\"\"\n\"\"\"d\"\"\"\n");
+  ASSERT_EQ(one.conversation().size(), 4U);
+  EXPECT_EQ(one.conversation()[0].content, "a\n\n/b\nc");
+  EXPECT_EQ(one.conversation()[2].content, "d");
+  Chat other = chat();
+  EXPECT_THAT(
+      [&] { session(other, "Hi\n\"\"\"a\nb\n"); },
+      ::testing::ThrowsMessage<UserError>(
+          HasSubstr("standard input:2: the message that begins with \"\"\" does not end")));
+}
+
+TEST_F(ChatSessionTest, APersonLearnsThatAReplyWasCut) {
+  Chat one = chat();
+  EXPECT_THAT(session(one, "Hi\n", true), HasSubstr("\n(cut after 6 tokens: --max-new-tokens)\n"));
+  Chat other = chat();
+  EXPECT_THAT(session(other, "Hi\n"), Not(HasSubstr("(cut")));
+}
+
+// What a terminal passes on of a longer line.
+TEST_F(ChatSessionTest, ALineThatTheTerminalCutIsNotSent) {
+  Chat one = chat();
+  const std::string out = session(one, std::string(4095, 'x') + "\nHi\n", /*interactive=*/true);
+  EXPECT_THAT(out, HasSubstr("lines of more than 4,095 bytes, so this message was not sent"));
+  ASSERT_EQ(one.conversation().size(), 2U);
+  EXPECT_EQ(one.conversation()[0].content, "Hi");
+}
+
 TEST_F(ChatSessionTest, LinesMayEndAsOnWindows) {
   Chat one = chat();
   Chat other = chat();
@@ -155,7 +212,7 @@ TEST_F(ChatSessionTest, CtrlCEndsTheReplyAndTheChatGoesOn) {
   const Input lines("Hi\nA word?\n");
   InterruptedOutput buffer;
   std::ostream out(&buffer);
-  ChatSession(one, lines.descriptor(), out, /*interactive=*/false).run();
+  ChatSession(one, lines.descriptor(), out, {}).run();
   ASSERT_EQ(one.conversation().size(), 4U);
   Chat whole = chat(50);
   const std::string text = whole.reply("Hi", {}).text;

@@ -176,7 +176,8 @@ TEST_F(EvalVerb, SaysWhatIsMissing) {
   };
   EXPECT_THAT(
       refused({file("run.yaml")}), AllOf(HasSubstr(file("out")), HasSubstr("no trained model")));
-  EXPECT_THAT(refused({"no/such-model"}), HasSubstr("no/such-model is no config, checkpoint"));
+  EXPECT_THAT(refused({"no/such-model"}), HasSubstr("hf download no/such-model"));
+  EXPECT_THAT(refused({"runs/none"}), HasSubstr("eval: runs/none is not there; give a config"));
   EXPECT_THAT(
       refused({file("run.yaml"), "--model", "a", "--checkpoint", "b"}),
       HasSubstr("--model and --checkpoint contradict each other"));

@@ -224,7 +224,26 @@ TEST_F(GenerateVerb, FindsTheModelOfARun) {
   fs::remove_all(output / "model");
   EXPECT_EQ(text(output.string()), expected);
   fs::remove_all(output);
-  expect_refused({"generate", config, "--prompt", "a"}, "holds neither a model nor a checkpoint");
+  expect_refused(
+      {"generate", config, "--prompt", "a"}, "holds neither a model nor a checkpoint; train");
+}
+
+TEST_F(GenerateVerb, SaysWhatIsMissingOfAPathAndHowToDownloadAnId) {
+  for (const std::string& path : {std::string("runs/none"), (folder_ / "none").string()}) {
+    expect_refused(
+        {"generate", path, "--prompt", "a"}, "generate: " + path + " is not there; give");
+  }
+  expect_refused(
+      {"generate", "some-org/none", "--prompt", "a"}, "generate: there is no folder some-org/none");
+  expect_refused({"generate", "some-org/none", "--prompt", "a"}, "\n  hf download some-org/none");
+  const std::string empty = folder_.string();
+  expect_refused(
+      {"generate", empty, "--prompt", "a"},
+      empty + " holds neither a model nor a checkpoint; give a model's folder");
+  write_file("run.json", "{\"run_id\": \"0a1b\"}"); // as a run begins
+  expect_refused(
+      {"generate", empty, "--prompt", "a"},
+      empty + " holds neither a model nor a checkpoint yet: its run has saved none; let it end");
 }
 
 // A session through a pipe: a line is a message, and each reply a line.
@@ -280,10 +299,47 @@ TEST_F(GenerateVerb, ComputesInBf16AndWithinABudget) {
   ASSERT_EQ(narrow.exit_code, 0) << narrow.err;
   EXPECT_THAT(narrow.err, HasSubstr("in bf16"));
   EXPECT_EQ(records(narrow.out).at(0).at("tokens"), 5);
-  const Outcome tight = generate(what + Words{"memory.device_budget=900KiB"});
-  EXPECT_EQ(tight.exit_code, 1);
-  EXPECT_THAT(tight.err, HasSubstr("out of memory while reading weights"));
   EXPECT_EQ(generate(what + Words{"memory.device_budget=8MiB"}).exit_code, 0);
+}
+
+// The least budget that is named is enough, and a byte less is not.
+TEST_F(GenerateVerb, NamesTheLeastBudgetBeforeItGenerates) {
+  const std::string prompts = write_file("prompts.txt", "Once\nOnce upon a time\n");
+  for (const Words& what :
+       {Words{"--prompt", "Once", "--max-new-tokens", "300"},
+        Words{"--prompt", std::string(300, 'a'), "--max-new-tokens", "5"},
+        Words{"--prompts", prompts, "--max-new-tokens", "200"},
+        Words{"--prompt", "Once", "--max-new-tokens", "50", "precision.frozen=int8"}}) {
+    SCOPED_TRACE(what[1].substr(0, 20));
+    const auto with_budget = [&](const std::string& budget) {
+      return generate(what + Words{"memory.device_budget=" + budget});
+    };
+    const Outcome refused = with_budget("1000");
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_EQ(refused.out, "");
+    EXPECT_THAT(refused.err, HasSubstr("memory.device_budget: 0.98 KiB is not enough to generate"));
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("weights "), HasSubstr("workspace ")));
+    const size_t at = refused.err.find('(');
+    const int64_t least = std::stoll(refused.err.substr(at + 1));
+    ASSERT_GT(least, 250'000);
+    const Outcome enough = with_budget(std::to_string(least));
+    EXPECT_EQ(enough.exit_code, 0) << enough.err;
+    EXPECT_EQ(with_budget(std::to_string(least - 1)).exit_code, 2);
+  }
+  const Outcome two =
+      generate({"--prompts", prompts, "--max-new-tokens", "200", "memory.device_budget=1000"});
+  EXPECT_THAT(two.err, HasSubstr("or --batch 1, which could do with"));
+}
+
+TEST_F(GenerateVerb, NamesTheFileThatCannotBeWritten) {
+  for (const auto& [file, why] :
+       {std::pair("/dev/full", "No space left on device"),
+        std::pair("/proc/none/x", "No such file or directory")}) {
+    const Outcome outcome =
+        generate({"--prompt", "Once", "--max-new-tokens", "2", "--output", file});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr(fmt::format("cannot write {}: {}", file, why)));
+  }
 }
 
 TEST_F(GenerateVerb, RefusesWhatIsWrongInOneSentence) {

@@ -80,5 +80,49 @@ TEST_F(OutputFiles, EveryVerbRefusesTwoOutputsInOneFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out.txt"));
 }
 
+// A place that takes no file is told before the work, a disk that fills up when it does.
+TEST_F(OutputFiles, EveryVerbNamesTheFileThatItCannotWrite) {
+  const std::string config =
+      write_tiny_config("global_batch_size: 4, micro_batch_size: 2, threads: 1, steps: 1");
+  const std::string corpus = at("corpus.txt");
+  const std::string words = std::string(PALIMPSEST_TEST_DATA) + "/tokenizers/gpt2-512";
+  ASSERT_EQ(run({"train", config, "--quiet"}).exit_code, 0);
+  const std::string model = at("out/model");
+  const std::string restart = "training.restart=true";
+  struct Case {
+    std::vector<std::string> verb;
+    std::vector<std::string> options;
+    bool runs_itself = false; // as a process, which a test is none of
+  };
+  const std::vector<Case> cases = {
+      {{"plan", config}, {"--html", "--save-chain"}},
+      {{"train", config, restart}, {"--html", "--json", "--dump-gradients"}},
+      {{"stack", config}, {"--html", "--json", "--csv", "--markdown"}, true},
+      {{"eval", model, "--data", corpus, "data.sequence_length=32"}, {"--json"}},
+      {{"tokenize", corpus, "--tokenizer", words}, {"--output"}},
+      {{"generate", model, "--prompt", "a", "--max-new-tokens", "2"}, {"--output"}}};
+  for (const Case& one : cases) {
+    for (const std::string& option : one.options) {
+      const auto outcome = [&](const std::string& file) {
+        std::vector<std::string> all = one.verb;
+        all.insert(all.end(), {option, file});
+        return run(all);
+      };
+      SCOPED_TRACE(one.verb[0] + " " + option);
+      const Outcome nowhere = outcome("/proc/none/x");
+      EXPECT_EQ(nowhere.exit_code, 1);
+      EXPECT_THAT(nowhere.err, HasSubstr("cannot write /proc/none/x: No such file or directory"));
+      if (!one.runs_itself) {
+        const Outcome full = outcome("/dev/full");
+        EXPECT_EQ(full.exit_code, 1);
+        EXPECT_THAT(full.err, HasSubstr("cannot write /dev/full: No space left on device"));
+      }
+    }
+  }
+  EXPECT_THAT(
+      run({"tokenize", at("none.txt"), "--train", "--vocab-size", "300", "-o", "/proc/none/x"}).err,
+      HasSubstr("cannot create folder /proc/none: ")); // before any text is read
+}
+
 } // namespace
 } // namespace palimpsest

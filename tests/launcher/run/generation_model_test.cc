@@ -7,6 +7,7 @@
 #include <palimpsest/tests/support/files/temporary_folder.h>
 #include <palimpsest/tests/support/files/tensors.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -93,6 +94,36 @@ TEST(GenerationModel, HoldsWeightsInTheTypeAskedFor) {
   const double off = difference(scores_of(eighth, {5, 6, 7}), expected);
   EXPECT_LE(off, 5e-2);
   EXPECT_GT(off, 0);
+}
+
+// Run at its most, it takes what was said, or a little less: the scratch of one text's longest prompt or
+// step is there while all caches have grown.
+TEST(GenerationModel, TakesTheLeastBudgetThatItNames) {
+  for (const std::string& name : {"llama-tiny", "qwen2-window", "gpt2-tiny"}) {
+    for (const Generator::Length& length :
+         {Generator::Length{.prompt = 40, .tokens = 64},
+          Generator::Length{.prompt = 1, .tokens = 60}}) {
+      SCOPED_TRACE(name);
+      const std::string folder = kData + "/models/" + name;
+      const int64_t least =
+          GenerationModel(find_generation_source(folder, {})).least_budget({length}, 1).bytes;
+      const auto run_with = [&](int64_t budget) {
+        GenerationModel model(
+            find_generation_source(folder, {fmt::format("memory.device_budget={}", budget)}));
+        model.load();
+        model.compute("writing", [&] {
+          KvCache cache = model.generator().new_cache(length.tokens);
+          model.generator().extend(cache, Ids(static_cast<size_t>(length.prompt), 5));
+          std::vector<KvCache*> caches = {&cache};
+          for (int64_t token = length.prompt; token < length.tokens; ++token) {
+            model.generator().step(caches, Ids{5});
+          }
+        });
+      };
+      run_with(least);
+      EXPECT_THROW(run_with(least - least / 10), EnvironmentError);
+    }
+  }
 }
 
 TEST(GenerationModel, SaysWhichPositionsThereAre) {
