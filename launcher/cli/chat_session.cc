@@ -136,7 +136,7 @@ ChatSession::Input ChatSession::next() {
   }
   if (cut) {
     tell(
-        "the terminal cuts lines of more than 4,095 bytes, so this message was not sent; break it "
+        "the terminal cuts lines at 4,095 bytes, so this message was not sent; break it "
         "into lines between two \"\"\"");
   }
   const bool blank = line->find_first_not_of(" \t\n") == std::string::npos;

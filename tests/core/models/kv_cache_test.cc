@@ -132,5 +132,31 @@ TEST(LayerCache, IsChargedAsActivations) {
   EXPECT_GT(cache.bytes(), 0);
 }
 
+// Token by token after a prompt that came at once; with a window the largest is reached early.
+TEST(LayerCache, NeverTakesMoreThanSaid) {
+  for (const int64_t window : {0, 3, 40, 200}) {
+    for (const int64_t prompt : {1, 30, 150}) {
+      for (const int64_t tokens : {prompt, prompt + 1, int64_t{155}, int64_t{500}}) {
+        LayerCache cache(shape(window, tokens));
+        int64_t most = 0;
+        for (int64_t length = 0; length < tokens;) {
+          const int64_t next = length == 0 ? prompt : 1;
+          const at::Tensor part = at::randn({next, kHeads, kWidth}, at::kFloat);
+          cache.append(part, part);
+          length += next;
+          most = std::max(most, cache.bytes());
+        }
+        const int64_t said = cache.shape().most_bytes_for(prompt, tokens);
+        EXPECT_LE(most, said) << window << " " << prompt << " " << tokens;
+        if (window == 0) {
+          EXPECT_EQ(most, said) << prompt << " " << tokens;
+        } else if (tokens == 500) {
+          EXPECT_GT(2 * most, said) << window << " " << prompt; // and not much less
+        }
+      }
+    }
+  }
+}
+
 } // namespace
 } // namespace palimpsest

@@ -195,7 +195,7 @@ TEST_F(ChatSessionTest, APersonLearnsThatAReplyWasCut) {
 TEST_F(ChatSessionTest, ALineThatTheTerminalCutIsNotSent) {
   Chat one = chat();
   const std::string out = session(one, std::string(4095, 'x') + "\nHi\n", /*interactive=*/true);
-  EXPECT_THAT(out, HasSubstr("lines of more than 4,095 bytes, so this message was not sent"));
+  EXPECT_THAT(out, HasSubstr("lines at 4,095 bytes, so this message was not sent"));
   ASSERT_EQ(one.conversation().size(), 2U);
   EXPECT_EQ(one.conversation()[0].content, "Hi");
 }
