@@ -396,7 +396,7 @@ WorldLayout WorldSearch::leanest(int world) {
     if (goes_on) {
       continue;
     }
-    const Segments& again = least(candidate.zero);
+    const Segments& again = least(candidate.zero, candidate.micro_batch);
     StepChoice smallest{"least memory", again, step_cost(candidate, again)};
     if (!leanest || smallest.cost.peak < choice.cost.peak) {
       leanest = candidate;
