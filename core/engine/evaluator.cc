@@ -32,7 +32,12 @@ HeldOutLoss Evaluator::evaluate(const std::function<bool()>& stop_requested) {
     return held_out.end == End::kComplete;
   };
   for (int64_t step = 0; step < source_.step_count(); ++step) {
-    for (const MicroBatch& batch : load(step)) {
+    const StepBatch batches = load(step, held_out.shortage);
+    if (held_out.shortage) {
+      go_on(false); // the others ask before their next micro-batch
+      return held_out;
+    }
+    for (const MicroBatch& batch : batches) {
       if (!go_on(stop_requested && stop_requested())) {
         return held_out;
       }
@@ -58,11 +63,14 @@ HeldOutLoss Evaluator::evaluate(const std::function<bool()>& stop_requested) {
   return held_out;
 }
 
-StepBatch Evaluator::load(int64_t step) const {
-  const ScopedCategory category(memory_, Category::kActivations);
+StepBatch Evaluator::load(int64_t step, std::optional<MemoryShortage>& shortage) const {
   StepBatch batches;
-  name_shortages(
-      memory_, "loading the samples of an evaluation", [&] { batches = source_.load(step); });
+  if (!shortage) {
+    const ScopedCategory category(memory_, Category::kActivations);
+    if (const auto refused = refusal_in(memory_, [&] { batches = source_.load(step); })) {
+      shortage = {.doing = "while loading the samples of an evaluation", .refused = *refused};
+    }
+  }
   return batches;
 }
 

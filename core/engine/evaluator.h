@@ -52,12 +52,13 @@ class Evaluator {
   /// Collective: all of the source's samples once. Sum and targets have the same bits on all ranks,
   /// and on any number of them that cut the samples into the same micro-batches. Between two
   /// micro-batches the ranks agree whether to go on: it ends where one is asked to stop, or has run
-  /// out of memory.
+  /// out of memory in a micro-batch or while it loaded samples.
   HeldOutLoss evaluate(const std::function<bool()>& stop_requested = {});
 
  private:
   using End = HeldOutLoss::End;
-  StepBatch load(int64_t step) const;
+  /// Nothing where there is a shortage, or else memory runs out in it.
+  StepBatch load(int64_t step, std::optional<MemoryShortage>& shortage) const;
   /// Of what the ranks say.
   End gravest(End mine) const;
   /// Everybody's numbers, equally many, one rank after the other.

@@ -50,9 +50,9 @@ class StepRun {
       try {
         execute(plan[index]);
       } catch (const c10::OutOfMemoryError&) {
-        drain(index, plan[index]);
+        drain(plan[index]);
       } catch (const std::bad_alloc&) {
-        drain(index, plan[index]);
+        drain(plan[index]);
       }
       table_.poll();
       for (Observer* observer : services_.observers) {
@@ -82,12 +82,12 @@ class StepRun {
 
   /// Memory ran out in `op`. The other ranks wait for this one's collectives: from here on these
   /// alone are issued, in the room that the step's values and tapes leave.
-  void drain(size_t index, const Op& op) {
+  void drain(const Op& op) {
     const bool again = outcome_.shortage.has_value();
-    outcome_.shortage =
-        MemoryShortage{.index = index, .op = op, .refused = latest_refusal(services_.memory)};
+    outcome_.shortage = MemoryShortage{
+        .doing = "in " + describe(op, job_), .refused = latest_refusal(services_.memory)};
     if (again || agreed_ || services_.peers != nullptr) {
-      throw EnvironmentError("{}", describe(*outcome_.shortage, job_));
+      throw EnvironmentError("{}", describe(*outcome_.shortage));
     }
     table_.abandon();
     execute(op);

@@ -73,24 +73,32 @@ std::string describe(const RefusedAllocation& refused, const std::string& doing)
   return text + " held" + largest_holders(refused);
 }
 
-std::string describe(const MemoryShortage& shortage, const Job& job) {
-  return describe(shortage.refused, "in " + describe(shortage.op, job));
+std::string describe(const MemoryShortage& shortage) {
+  return describe(shortage.refused, shortage.doing);
+}
+
+std::optional<RefusedAllocation> refusal_in(
+    MemoryContext& memory,
+    const std::function<void()>& part) {
+  memory.take_refusal(); // an earlier one that was dealt with
+  try {
+    part();
+  } catch (const c10::OutOfMemoryError&) {
+    return latest_refusal(memory);
+  } catch (const std::bad_alloc&) {
+    return latest_refusal(memory);
+  }
+  return std::nullopt;
 }
 
 void name_shortages(
     MemoryContext& memory,
     const std::string& doing,
-    const std::function<void()>& part) {
-  const auto refused = [&] {
-    return EnvironmentError("{}", describe(latest_refusal(memory), "while " + doing));
-  };
-  memory.take_refusal(); // an earlier one that was dealt with
-  try {
-    part();
-  } catch (const c10::OutOfMemoryError&) {
-    throw refused();
-  } catch (const std::bad_alloc&) {
-    throw refused();
+    const std::function<void()>& part,
+    const std::string& advice) {
+  if (const auto refused = refusal_in(memory, part)) {
+    throw EnvironmentError(
+        "{}{}{}", describe(*refused, "while " + doing), advice.empty() ? "" : "; ", advice);
   }
 }
 

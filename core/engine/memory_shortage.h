@@ -1,9 +1,9 @@
 #pragma once
 
-// An operation of a plan that did not get the memory it asked for.
+// Work that did not get the memory it asked for: an operation of a plan, mostly.
 //
 //   if (outcome.shortage) {
-//     throw EnvironmentError("{}", describe(*outcome.shortage, job));
+//     throw EnvironmentError("{}", describe(*outcome.shortage));
 //   }
 
 #include <palimpsest/core/device/memory_context.h>
@@ -11,13 +11,13 @@
 #include <palimpsest/core/plan/op.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace palimpsest {
 
 struct MemoryShortage {
-  size_t index = 0; ///< of the operation in the plan
-  Op op{};
+  std::string doing; ///< "in FORWARD of layers.3.mlp, micro-batch 1", "while loading samples"
   RefusedAllocation refused{}; ///< bytes 0: a library was refused memory that is not tracked
 };
 
@@ -33,13 +33,20 @@ std::string describe(const Op& op, const Job& job);
 std::string describe(const RefusedAllocation& refused, const std::string& doing);
 
 /// "out of memory in FORWARD of layers.3.mlp, micro-batch 1: ...".
-std::string describe(const MemoryShortage& shortage, const Job& job);
+std::string describe(const MemoryShortage& shortage);
 
-/// Runs a part that is outside of any plan: memory that runs out in it, tracked or not, is an
-/// EnvironmentError that says `doing` ("reading weights") and what is held.
+/// Runs a part that is outside of any plan; what was refused where memory ran out in it, tracked or
+/// not.
+std::optional<RefusedAllocation> refusal_in(
+    MemoryContext& memory,
+    const std::function<void()>& part);
+
+/// The same, but throws an EnvironmentError that says `doing` ("reading weights"), what is held and,
+/// where there is one, the `advice`.
 void name_shortages(
     MemoryContext& memory,
     const std::string& doing,
-    const std::function<void()>& part);
+    const std::function<void()>& part,
+    const std::string& advice = "");
 
 } // namespace palimpsest

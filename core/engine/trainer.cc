@@ -69,9 +69,7 @@ StepOutcome Trainer::run_plan(const StepInputs& inputs) {
     }
     if (!settings_.replan) {
       throw EnvironmentError(
-          "{}",
-          outcome.shortage ? describe(*outcome.shortage, planned->job)
-                           : "out of memory on another rank");
+          "{}", outcome.shortage ? describe(*outcome.shortage) : "out of memory on another rank");
     }
     settings_.replan(micro_batches, outcome.shortage);
   }

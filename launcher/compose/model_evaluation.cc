@@ -112,10 +112,14 @@ int64_t ModelEvaluation::micro_batch() const {
 void ModelEvaluation::plan() {
   ModelCost cost;
   ranks_.together([&] {
-    name_shortages(memory_, "measuring the model", [&] {
-      const StepBatch first = batches_->load(0);
-      cost = profile(model_->chain(), first.front(), memory_, {.precision = kParametersAlone});
-    });
+    name_shortages(
+        memory_,
+        "measuring the model",
+        [&] {
+          const StepBatch first = batches_->load(0);
+          cost = profile(model_->chain(), first.front(), memory_, {.precision = kParametersAlone});
+        },
+        advice_on_measuring(micro_batch(), config_));
   });
   LinkCosts links;
   DeviceBudget budget;

@@ -123,16 +123,20 @@ class PlanChoice {
     ranks_.together([&] {
       require_memory(
           ranks_.here().ranks * bytes_to_measure(run_.chain), "measuring the largest block");
-      name_shortages(run_.memory, "measuring the model", [&] {
-        cost = profile(
-            run_.chain,
-            run_.batches.load(0).front(),
-            run_.memory,
-            {.moment_count = run_.moment_count,
-             .precision = state_precision(run_.config.precision()),
-             .before_block = [this] { ranks_.end_if_any_asked(); },
-             .before_call = [this] { ranks_.end_if_asked(); }});
-      });
+      name_shortages(
+          run_.memory,
+          "measuring the model",
+          [&] {
+            cost = profile(
+                run_.chain,
+                run_.batches.load(0).front(),
+                run_.memory,
+                {.moment_count = run_.moment_count,
+                 .precision = state_precision(run_.config.precision()),
+                 .before_block = [this] { ranks_.end_if_any_asked(); },
+                 .before_call = [this] { ranks_.end_if_asked(); }});
+          },
+          advice_on_measuring(batch_.micro, run_.config));
     });
     if (ranks_.world() != nullptr) {
       agree_on_cost(cost, *ranks_.world());

@@ -44,6 +44,20 @@ Segments decide(const RunConfig::ActivationCheckpointing& settings, const ModelC
 constexpr const char* kNoSwitchHelps =
     "more ranks with parallel.zero=3, or a smaller model or sequence, would help";
 
+} // namespace
+
+std::string advice_on_measuring(int64_t micro_batch, const RunConfig& config) {
+  if (micro_batch > 1) {
+    return fmt::format(
+        "a training.micro_batch_size below {} or a smaller model would help", micro_batch);
+  }
+  return config.data().has_sequence_length()
+      ? "a smaller data.sequence_length or a smaller model would help"
+      : "a smaller model would help";
+}
+
+namespace {
+
 /// What half as many samples a micro-batch would cost.
 ModelCost halved(ModelCost cost) {
   const auto halve = [](int64_t& bytes) { bytes = (bytes + 1) / 2; };

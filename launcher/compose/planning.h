@@ -35,6 +35,10 @@ struct DeviceBudget {
   int64_t already_held = 0; ///< by what is there before the states and outlives every step
 };
 
+/// The change of the config that helps where one micro-batch of so many samples does not even let
+/// itself be measured, before there is anything to plan.
+std::string advice_on_measuring(int64_t micro_batch, const RunConfig& config);
+
 class PlanBook {
  public:
   /// `micro_batch`: samples of the largest one, for advice. Of the budget a step's samples are

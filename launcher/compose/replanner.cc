@@ -51,10 +51,8 @@ void require_same_evaluation(Ranks& ranks, PlanBook& plans) {
 }
 
 void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& shortage) {
-  const auto planned = plans_.plan(micro_batches);
   replan(
       {.name = "the step",
-       .job = planned->job,
        .promised = [&] { return plans_.report(micro_batches).peak(TierId::kDevice); },
        .tighten = [&](int64_t excess) { return plans_.tighten(micro_batches, excess); },
        .advice = [&] { return plans_.advice(micro_batches); },
@@ -63,10 +61,8 @@ void Replanner::replan(int micro_batches, const std::optional<MemoryShortage>& s
 }
 
 void Replanner::replan_evaluation(const std::optional<MemoryShortage>& shortage) {
-  const auto planned = plans_.evaluation().planned;
   replan(
       {.name = "the evaluation",
-       .job = planned->job,
        .promised = [&] { return plans_.evaluation().report.peak(TierId::kDevice); },
        .tighten = [&](int64_t /*excess*/) { return plans_.tighten_evaluation(); },
        .advice = [&] { return plans_.evaluation_advice(); },
@@ -76,7 +72,7 @@ void Replanner::replan_evaluation(const std::optional<MemoryShortage>& shortage)
 
 void Replanner::replan(const Work& work, const std::optional<MemoryShortage>& shortage) {
   constexpr int kTriesOfAPlan = 2;
-  const std::string mine = shortage ? describe(*shortage, work.job) : "";
+  const std::string mine = shortage ? describe(*shortage) : "";
   const int64_t excess = agree_on_excess(work.promised(), shortage);
   ++tries_;
   std::string what = work.name + " runs again";

@@ -55,7 +55,6 @@ class Replanner final : public Observer {
   /// What ran out of memory.
   struct Work {
     std::string name; // "the step"
-    const Job& job;
     std::function<int64_t()> promised; // bytes, by the plan that there is
     std::function<bool(int64_t excess)> tighten;
     std::function<std::string()> advice;

@@ -11,6 +11,7 @@
 #include <palimpsest/tests/core/engine/scalar_chain.h>
 #include <palimpsest/tests/support/ranks/ranks.h>
 
+#include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -27,19 +28,24 @@ using testing::Counts;
 using testing::scalar_chain;
 using testing::token_losses;
 
-/// One micro-batch a step.
+/// One micro-batch a step. `before_load` may throw.
 class Samples final : public BatchSource {
  public:
-  explicit Samples(std::vector<MicroBatch> steps) : steps_(std::move(steps)) {}
+  explicit Samples(
+      std::vector<MicroBatch> steps,
+      std::function<void(int64_t step)> before_load = [](int64_t) {})
+      : steps_(std::move(steps)), before_load_(std::move(before_load)) {}
   int64_t step_count() const override {
     return static_cast<int64_t>(steps_.size());
   }
   StepBatch load(int64_t step) override {
+    before_load_(step);
     return {steps_.at(static_cast<size_t>(step))};
   }
 
  private:
   std::vector<MicroBatch> steps_;
+  std::function<void(int64_t step)> before_load_;
 };
 
 std::shared_ptr<const PlannedStep> plan(Chain& chain, MemoryContext& memory, bool training) {
@@ -60,7 +66,7 @@ struct Evaluated {
 };
 
 Evaluated evaluate(
-    std::vector<MicroBatch> steps,
+    Samples samples,
     MemoryContext& memory,
     Communicator* ranks,
     const std::function<bool()>& stop_requested = {}) {
@@ -68,7 +74,6 @@ Evaluated evaluate(
   Chain chain = scalar_chain(1, {0}, evaluated.counts);
   ShardedParamStore store(chain.units, {}, {{{.begin = 0, .end = 1}}}, {}, memory);
   store.shard(0).parameters.fill_(2);
-  Samples samples(std::move(steps));
   const Sgd sgd(0);
   const FoldedNorm norm(2);
   Executor executor(chain, {.params = store, .optimizer = sgd, .norm = norm, .memory = memory});
@@ -86,7 +91,8 @@ TEST(Evaluator, SumsTokenLossesOverAllStepsAndDividesByTheirTargets) {
   install_cpu_allocator();
   MemoryContext memory("rank 0");
   const ScopedContext here(memory);
-  const Evaluated found = evaluate({token_losses({1, 2, -1}), token_losses({4})}, memory, nullptr);
+  const Evaluated found =
+      evaluate(Samples({token_losses({1, 2, -1}), token_losses({4})}), memory, nullptr);
   EXPECT_EQ(found.loss.sum, 14);
   EXPECT_EQ(found.loss.targets, 3);
   EXPECT_DOUBLE_EQ(found.loss.mean(), 14.0 / 3);
@@ -110,11 +116,12 @@ TEST(Evaluator, LongSequencesCountForMoreThanShortOnes) {
   const MicroBatch packed = token_losses({1, 1, 1, 1, 1, 1, 1, 3, 3});
   for (const std::vector<MicroBatch>& steps :
        {std::vector{seven, two}, {seven, padded}, {packed}}) {
-    EXPECT_DOUBLE_EQ(evaluate(steps, memory, nullptr).loss.mean(), 2 * 13.0 / 9);
+    EXPECT_DOUBLE_EQ(evaluate(Samples(steps), memory, nullptr).loss.mean(), 2 * 13.0 / 9);
   }
   testing::on_ranks(2, [&](Communicator& world, MemoryContext& own) {
     EXPECT_DOUBLE_EQ(
-        evaluate({world.rank() == 0 ? seven : two}, own, &world).loss.mean(), 2 * 13.0 / 9);
+        evaluate(Samples({world.rank() == 0 ? seven : two}), own, &world).loss.mean(),
+        2 * 13.0 / 9);
   });
 }
 
@@ -122,7 +129,7 @@ TEST(Evaluator, HasNoMeanWithoutATarget) {
   install_cpu_allocator();
   MemoryContext memory("rank 0");
   const ScopedContext here(memory);
-  EXPECT_TRUE(std::isnan(evaluate({token_losses({-1, -1})}, memory, nullptr).loss.mean()));
+  EXPECT_TRUE(std::isnan(evaluate(Samples({token_losses({-1, -1})}), memory, nullptr).loss.mean()));
 }
 
 // In the second step only the first rank has a target.
@@ -133,7 +140,7 @@ TEST(Evaluator, AllRanksHaveTheSumOfAllOfThem) {
     const float own = 1.0F + static_cast<float>(world.rank());
     const std::vector<MicroBatch> steps = {
         token_losses({own, own}), token_losses({world.rank() == 0 ? 8.0F : -1.0F})};
-    const HeldOutLoss loss = evaluate(steps, memory, &world).loss;
+    const HeldOutLoss loss = evaluate(Samples(steps), memory, &world).loss;
     const std::lock_guard lock(mutex);
     found.push_back(loss);
   });
@@ -151,8 +158,8 @@ TEST(Evaluator, StopsBetweenTwoMicroBatchesWhereOneRankIsAskedTo) {
   for (int asked = 0; asked <= 3; ++asked) {
     testing::on_ranks(3, [&](Communicator& world, MemoryContext& memory) {
       int questions = 0;
-      const Evaluated found =
-          evaluate({token_losses({1}), token_losses({2}), token_losses({4})}, memory, &world, [&] {
+      const Evaluated found = evaluate(
+          Samples({token_losses({1}), token_losses({2}), token_losses({4})}), memory, &world, [&] {
             return questions++ == asked && world.rank() == 1;
           });
       EXPECT_EQ(found.loss.end, asked < 3 ? End::kStopped : End::kComplete);
@@ -168,7 +175,10 @@ TEST(Evaluator, EndsOnAllRanksWhereOneRunsOutOfMemory) {
   for (const int64_t k : {1, 2}) {
     testing::on_ranks(2, [&](Communicator& world, MemoryContext& memory) {
       const Evaluated found = evaluate(
-          {token_losses({1}), token_losses({2})}, memory, &world, [&, asked = 0]() mutable {
+          Samples({token_losses({1}), token_losses({2})}),
+          memory,
+          &world,
+          [&, asked = 0]() mutable {
             if (world.rank() == 1 && asked++ == 0) {
               memory.set_allocation_hook(fail_at_allocation(k));
             }
@@ -178,6 +188,32 @@ TEST(Evaluator, EndsOnAllRanksWhereOneRunsOutOfMemory) {
       EXPECT_EQ(found.loss.end, End::kExhausted);
       EXPECT_EQ(found.loss.shortage.has_value(), world.rank() == 1);
       EXPECT_LE(found.counts.forwards, 1);
+    });
+  }
+}
+
+// As an allocator, or the system, refuses what a rank loads for the first step or a later one.
+TEST(Evaluator, EndsOnAllRanksWhereOneCannotLoadItsSamples) {
+  for (const int64_t failing : {0, 1, 2}) {
+    testing::on_ranks(2, [&](Communicator& world, MemoryContext& memory) {
+      const auto before_load = [&](int64_t step) {
+        if (world.rank() == 1 && step == failing) {
+          memory.set_allocation_hook(fail_at_allocation(1));
+          at::empty({8}, at::kByte);
+        }
+      };
+      const Evaluated found = evaluate(
+          Samples({token_losses({1}), token_losses({2}), token_losses({4})}, before_load),
+          memory,
+          &world);
+      memory.set_allocation_hook({});
+      EXPECT_EQ(found.loss.end, End::kExhausted);
+      EXPECT_EQ(found.counts.forwards, failing);
+      EXPECT_EQ(found.loss.shortage.has_value(), world.rank() == 1);
+      if (found.loss.shortage) {
+        EXPECT_EQ(found.loss.shortage->doing, "while loading the samples of an evaluation");
+        EXPECT_EQ(found.loss.shortage->refused.bytes, 8);
+      }
     });
   }
 }

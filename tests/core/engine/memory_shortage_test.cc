@@ -53,6 +53,31 @@ TEST(MemoryShortage, NamesTheHoldersOfWhatIsTrackedWhereSomethingElseWasRefused)
           StrEq("out of memory while planning a step: a library was refused the memory it needs, "
                 "3.00 MiB held: optimizer 3.00 MiB")));
   EXPECT_EQ(latest_refusal(memory).bytes, 0);
+  EXPECT_THAT(
+      [&] {
+        name_shortages(
+            memory, "measuring", [] { throw std::bad_alloc(); }, "buy more");
+      },
+      ThrowsMessage<EnvironmentError>(StrEq(
+          "out of memory while measuring: a library was refused the memory it needs, 3.00 MiB "
+          "held: optimizer 3.00 MiB; buy more")));
+}
+
+TEST(MemoryShortage, TellsWhatWasRefusedInAPart) {
+  install_cpu_allocator();
+  MemoryContext memory("rank 3");
+  const ScopedContext here(memory);
+  EXPECT_FALSE(refusal_in(memory, [] { bytes(8); }));
+  memory.set_limit(6 * kMiB);
+  EXPECT_THROW(bytes(7 * kMiB), c10::OutOfMemoryError); // before, and none of the part's
+  const auto refused = refusal_in(memory, [] { throw std::bad_alloc(); });
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->bytes, 0);
+  EXPECT_EQ(refusal_in(memory, [] { bytes(8 * kMiB); }).value().bytes, 8 * kMiB);
+  EXPECT_EQ(
+      describe({.doing = "while loading", .refused = *refused}),
+      "out of memory while loading: a library was refused the memory it needs, 0 B of at most 6.00 "
+      "MiB held");
 }
 
 TEST(MemoryShortage, OtherErrorsPass) {
