@@ -6,6 +6,7 @@
 
 #include <palimpsest/core/kernels/attention_blocked.h>
 #include <palimpsest/core/kernels/dispatch.h>
+#include <palimpsest/core/kernels/onednn_code.h>
 #include <palimpsest/core/kernels/simd-inl.h>
 #include <palimpsest/core/kernels/softmax-inl.h>
 
@@ -525,6 +526,7 @@ HWY_EXPORT(backward_blocked);
 } // namespace
 
 void attention_forward_blocked(const AttentionProblem& problem, const AttentionOutput& output) {
+  onednn::prepare_sgemm();
   HWY_DYNAMIC_DISPATCH(forward_blocked)(problem, output);
 }
 
@@ -533,6 +535,7 @@ void attention_backward_blocked(
     const at::Tensor& dout,
     const AttentionOutput& output,
     const AttentionGradients& gradients) {
+  onednn::prepare_sgemm();
   HWY_DYNAMIC_DISPATCH(backward_blocked)(problem, dout, output, gradients);
 }
 

@@ -1,4 +1,5 @@
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/kernels/onednn_code.h>
 #include <palimpsest/core/kernels/onednn_matmul.h>
 
 #include <ATen/Parallel.h>
@@ -110,6 +111,7 @@ std::shared_ptr<const Compiled> compile(const Matmul& p) {
   const dnnl::matmul::primitive_desc descriptor(operation, attributes, cpu_engine());
 #endif
   compiled->scratch = descriptor.scratchpad_desc();
+  require_code_room();
   compiled->primitive = dnnl::matmul(descriptor);
   return compiled;
 }

@@ -15,6 +15,7 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace palimpsest {
@@ -95,6 +96,13 @@ int run_program(int count, const char* const* arguments) {
         stderr,
         "palimpsest: cannot use %s: %s\n",
         error.path1().c_str(),
+        error.code().message().c_str());
+    return kEnvironmentError;
+  } catch (const std::system_error& error) { // of a thread
+    std::fprintf(
+        stderr,
+        "palimpsest: cannot start a thread: %s; free memory, or raise the limits on address space "
+        "and processes (ulimit -v, ulimit -u)\n",
         error.code().message().c_str());
     return kEnvironmentError;
   } catch (const c10::Error& error) {
