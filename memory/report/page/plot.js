@@ -304,9 +304,11 @@ class StepPlot {
     const text = 'budget ' + bytesText(this.budget);
     context.font = '600 12px ' + getComputedStyle(document.body).fontFamily;
     context.fillStyle = this.colors.budget;
-    const leftwards = this.peakX() > this.width - 280; // the peak's own label is at the other end
-    const x = leftwards ? kPlot.left : kPlot.left + this.inner;
-    context.textAlign = leftwards ? 'left' : 'right';
+    const [from, to] = this.peakLabel(context).span;
+    const own = context.measureText(text).width + 10;
+    const right = to < kPlot.left + this.inner - own; // whether the peak's label leaves it the right end
+    const x = right ? kPlot.left + this.inner : kPlot.left;
+    context.textAlign = right ? 'right' : 'left';
     context.textBaseline = 'bottom';
     if (!this.budgetInSight) {
       context.fillText('↑ ' + text, x, kPlot.top - 4);
@@ -316,21 +318,27 @@ class StepPlot {
     context.setLineDash([6, 4]);
     this.line(context, kPlot.left, y, kPlot.left + this.inner, y, this.colors.budget, 1.5);
     context.setLineDash([]);
-    context.fillText(text, x, y - 3);
+    context.fillText(text, x, right || from > kPlot.left + own ? y - 3 : kPlot.top - 4);
   }
 
-  peakX() {
-    return this.x((this.axis.begin[this.step.peak] + this.axis.end[this.step.peak]) / 2);
+  /** Where the predicted peak is, and between which points its text stands in the context's font. */
+  peakLabel(context) {
+    const op = this.step.peak;
+    const x = this.x((this.axis.begin[op] + this.axis.end[op]) / 2);
+    const text = 'predicted peak ' + bytesText(this.step.total[op]);
+    const width = context.measureText(text).width;
+    const left = Math.max(kPlot.left + 4, Math.min(x - width / 2, kPlot.left + this.inner - width));
+    return {x, text, span: [left, left + width]};
   }
 
   /** The highest point, where it is in sight. */
   drawPeak(context) {
-    const op = this.step.peak;
-    const x = this.peakX();
+    context.font = '600 12px ' + getComputedStyle(document.body).fontFamily;
+    const {x, text, span} = this.peakLabel(context);
     if (x < kPlot.left || x > kPlot.left + this.inner) {
       return;
     }
-    const y = this.y(this.step.total[op]);
+    const y = this.y(this.step.total[this.step.peak]);
     context.beginPath();
     context.arc(x, y, 3.5, 0, 7);
     context.fillStyle = this.colors.card;
@@ -338,11 +346,10 @@ class StepPlot {
     context.strokeStyle = this.colors.ink;
     context.lineWidth = 1.6;
     context.stroke();
-    context.font = '600 12px ' + getComputedStyle(document.body).fontFamily;
     context.fillStyle = this.colors.ink;
-    context.textAlign = x > this.width - 130 ? 'right' : x < kPlot.left + 70 ? 'left' : 'center';
+    context.textAlign = 'left';
     context.textBaseline = 'bottom';
-    context.fillText('predicted peak ' + bytesText(this.step.total[op]), x, y - 7);
+    context.fillText(text, span[0], y - 7);
   }
 
   drawRows(context) {
