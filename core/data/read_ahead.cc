@@ -8,7 +8,7 @@
 namespace palimpsest {
 
 ReadAhead::ReadAhead(std::unique_ptr<SampleSource> source)
-    : source_(std::move(source)), thread_([this] { work(); }) {}
+    : WrappedSource(std::move(source)), thread_([this] { work(); }) {}
 
 ReadAhead::~ReadAhead() {
   {

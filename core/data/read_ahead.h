@@ -9,7 +9,7 @@
 // What a read gives is what the source gives, whenever it was read. The rows that wait are plain
 // memory: no tensor is made on the thread.
 
-#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/data/wrapped_source.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -21,7 +21,7 @@
 
 namespace palimpsest {
 
-class ReadAhead final : public SampleSource {
+class ReadAhead final : public WrappedSource {
  public:
   explicit ReadAhead(std::unique_ptr<SampleSource> source);
   ReadAhead(const ReadAhead&) = delete;
@@ -33,24 +33,6 @@ class ReadAhead final : public SampleSource {
   /// Rows that are ready, for tests.
   size_t ready() const;
 
-  SampleKind kind() const override {
-    return source_->kind();
-  }
-  int64_t size() const override {
-    return source_->size();
-  }
-  int64_t input_size() const override {
-    return source_->input_size();
-  }
-  int64_t label_size() const override {
-    return source_->label_size();
-  }
-  bool packed() const override {
-    return source_->packed();
-  }
-  std::vector<int64_t> documents(int64_t sample) const override {
-    return source_->documents(sample);
-  }
   /// From one thread. An error that the thread met is thrown here, by reading again.
   void read(int64_t sample, void* inputs, void* labels) const override;
 
@@ -63,7 +45,6 @@ class ReadAhead final : public SampleSource {
   void work();
   Row read_row(int64_t sample) const;
 
-  std::unique_ptr<SampleSource> source_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable std::vector<int64_t> wanted_; // the next one last

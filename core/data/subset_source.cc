@@ -28,7 +28,7 @@ SubsetSource::SubsetSource(
     std::shared_ptr<const SampleSource> source,
     std::vector<int64_t> chosen,
     bool all_but)
-    : source_(std::move(source)), chosen_(std::move(chosen)), all_but_(all_but) {
+    : WrappedSource(std::move(source)), chosen_(std::move(chosen)), all_but_(all_but) {
   check(std::ranges::is_sorted(chosen_), "chosen samples in order");
 }
 

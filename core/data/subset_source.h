@@ -7,7 +7,7 @@
 //   const SubsetSource validation(all, held_out);
 //   const SubsetSource training(all, held_out, /*all_but=*/true);
 
-#include <palimpsest/core/data/sample_source.h>
+#include <palimpsest/core/data/wrapped_source.h>
 
 #include <memory>
 #include <vector>
@@ -18,7 +18,7 @@ namespace palimpsest {
 /// function of its arguments. Needs two samples.
 std::vector<int64_t> hold_out(int64_t samples, double fraction, uint64_t seed);
 
-class SubsetSource final : public SampleSource {
+class SubsetSource final : public WrappedSource {
  public:
   /// The samples `chosen`, in ascending order; or all but them.
   SubsetSource(
@@ -26,19 +26,7 @@ class SubsetSource final : public SampleSource {
       std::vector<int64_t> chosen,
       bool all_but = false);
 
-  SampleKind kind() const override {
-    return source_->kind();
-  }
   int64_t size() const override;
-  int64_t input_size() const override {
-    return source_->input_size();
-  }
-  int64_t label_size() const override {
-    return source_->label_size();
-  }
-  bool packed() const override {
-    return source_->packed();
-  }
   std::vector<int64_t> documents(int64_t sample) const override {
     return source_->documents(original(sample));
   }
@@ -50,7 +38,6 @@ class SubsetSource final : public SampleSource {
   int64_t original(int64_t sample) const;
 
  private:
-  std::shared_ptr<const SampleSource> source_;
   std::vector<int64_t> chosen_;
   bool all_but_;
 };

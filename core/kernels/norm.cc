@@ -272,15 +272,20 @@ at::Tensor forward_fallback(
   return rstd;
 }
 
-void backward_fallback(
-    const at::Tensor& dx,
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& rstd,
-    const at::Tensor& grad_weight,
-    const at::Tensor& add_to,
-    RmsGain gain) {
+/// As rms_norm_backward's arguments; `dx` may be `dy`.
+struct Backward {
+  at::Tensor dx;
+  at::Tensor dy;
+  at::Tensor x;
+  at::Tensor weight;
+  at::Tensor rstd;
+  at::Tensor grad_weight;
+  at::Tensor add_to;
+  RmsGain gain;
+};
+
+void backward_fallback(const Backward& backward) {
+  const auto& [dx, dy, x, weight, rstd, grad_weight, add_to, gain] = backward;
   const auto wide = statistics_dtype(x);
   const at::Tensor scale = rstd.view(x.sizes().slice(0, x.dim() - 1)).unsqueeze(-1);
   const at::Tensor n = x.to(wide) * scale;
@@ -296,15 +301,8 @@ void backward_fallback(
   dx.copy_(result);
 }
 
-void backward_into(
-    const at::Tensor& dx,
-    const at::Tensor& dy,
-    const at::Tensor& x,
-    const at::Tensor& weight,
-    const at::Tensor& rstd,
-    const at::Tensor& grad_weight,
-    const at::Tensor& add_to,
-    RmsGain gain) {
+void run(const Backward& backward) {
+  const auto& [dx, dy, x, weight, rstd, grad_weight, add_to, gain] = backward;
   check_arguments(x, weight);
   check_rows(dy, x);
   const int64_t rows = row_count(x);
@@ -315,7 +313,7 @@ void backward_into(
       rows,
       x.size(-1));
   if (!is_rows(x) || !is_rows(dy) || !is_rows(dx)) {
-    backward_fallback(dx, dy, x, weight, rstd, grad_weight, add_to, gain);
+    backward_fallback(backward);
     return;
   }
   const RowGroups groups(rows);
@@ -373,7 +371,7 @@ at::Tensor rms_norm_backward(
     RmsGain gain) {
   const at::Tensor upstream = dy.contiguous();
   at::Tensor dx = at::empty_like(upstream);
-  backward_into(dx, upstream, x.contiguous(), weight, rstd, grad_weight, add_to, gain);
+  run({dx, upstream, x.contiguous(), weight, rstd, grad_weight, add_to, gain});
   return dx;
 }
 
@@ -384,7 +382,7 @@ void rms_norm_backward_(
     const at::Tensor& rstd,
     const at::Tensor& grad_weight,
     RmsGain gain) {
-  backward_into(dy, dy, x, weight, rstd, grad_weight, {}, gain);
+  run({dy, dy, x, weight, rstd, grad_weight, {}, gain});
 }
 
 } // namespace palimpsest::kernels

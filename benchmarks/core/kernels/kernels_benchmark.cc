@@ -3,6 +3,7 @@
 // one measurement, so that load on the machine hits them alike; the time shown is ours, "aten/ours"
 // the ratio of the medians.
 
+#include <palimpsest/benchmarks/core/timing.h>
 #include <palimpsest/core/kernels/activation.h>
 #include <palimpsest/core/kernels/attention.h>
 #include <palimpsest/core/kernels/cross_entropy.h>
@@ -24,8 +25,6 @@
 #include <ATen/ops/zeros.h>
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <vector>
 
@@ -47,18 +46,6 @@ at::Tensor sample(at::IntArrayRef shape, at::ScalarType dtype) {
 
 at::Tensor leaf(const at::Tensor& values) {
   return values.detach().requires_grad_(true);
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-template <typename F>
-double seconds(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 template <typename Ours, typename Theirs>

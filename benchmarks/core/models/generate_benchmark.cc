@@ -2,6 +2,7 @@
 // keys and values of every sequence. Both run in turn, so that load on the machine hits them alike;
 // the time shown is a step's, "of_bound" the median time of reading over that of the step.
 
+#include <palimpsest/benchmarks/core/timing.h>
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/models/generator.h>
@@ -11,10 +12,8 @@
 #include <ATen/ops/zeros.h>
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -33,18 +32,6 @@ DecoderConfig config() {
   config.head_dim = 64;
   config.max_position_embeddings = 4096;
   return complete_decoder_config(config, "benchmark");
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
-  return values[values.size() / 2];
-}
-
-template <typename F>
-double seconds(F&& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// Reads all of it on all threads, in several streams each: one alone is slower than the memory.

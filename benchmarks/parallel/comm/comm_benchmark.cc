@@ -1,6 +1,7 @@
 // Gathering and scattering 64 MiB over two ranks that talk by Gloo, beside Gloo's own calls in the
 // same run. Ranks are threads; iterations are fixed, since both must call alike; time is rank 0's.
 
+#include <palimpsest/benchmarks/parallel/comm/comm_benchmark.h>
 #include <palimpsest/parallel/comm/engine_communicator.h>
 #include <palimpsest/parallel/comm/gloo.h>
 
@@ -18,10 +19,6 @@
 namespace palimpsest {
 namespace {
 
-constexpr int kRanks = 2;
-constexpr int64_t kWhole = (64 << 20) / sizeof(float);
-constexpr int kIterations = 20;
-
 /// What one rank calls: (mine, whole).
 using Call = std::function<void(const at::Tensor&, const at::Tensor&)>;
 
@@ -29,10 +26,6 @@ struct Operands {
   at::Tensor mine = at::zeros({kWhole / kRanks});
   at::Tensor whole = at::ones({kWhole});
 };
-
-void report(benchmark::State& state) {
-  state.SetBytesProcessed(state.iterations() * kWhole * static_cast<int64_t>(sizeof(float)));
-}
 
 /// Rank 0 here and rank 1 as a thread, in step by what they call.
 void run_threads(benchmark::State& state, const std::function<Call(int rank)>& make) {
@@ -50,7 +43,7 @@ void run_threads(benchmark::State& state, const std::function<Call(int rank)>& m
     call(operands.mine, operands.whole);
   }
   peer.join();
-  report(state);
+  report_bytes(state);
 }
 
 /// Gloo's own process group, used as its callers do.
@@ -108,26 +101,10 @@ void BM_ReduceScatter(benchmark::State& state) {
   });
 }
 
-BENCHMARK(BM_GlooOwnAllGather)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_AllGather)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_GlooOwnReduceScatter)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_ReduceScatter)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_GlooOwnAllGather)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_AllGather)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_GlooOwnReduceScatter)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_ReduceScatter)->Apply(alike_on_both_ranks);
 
 } // namespace
 } // namespace palimpsest

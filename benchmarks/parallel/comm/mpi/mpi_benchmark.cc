@@ -5,6 +5,7 @@
 //
 // Iterations are fixed, since both ranks must call alike. Each rank prints its own times.
 
+#include <palimpsest/benchmarks/parallel/comm/comm_benchmark.h>
 #include <palimpsest/parallel/comm/engine_communicator.h>
 #include <palimpsest/parallel/comm/mpi.h>
 
@@ -18,10 +19,6 @@
 
 namespace palimpsest {
 namespace {
-
-constexpr int kRanks = 2;
-constexpr int64_t kWhole = (64 << 20) / sizeof(float);
-constexpr int kIterations = 20;
 
 using Call = std::function<void(Communicator&, const at::Tensor& mine, const at::Tensor& whole)>;
 
@@ -46,7 +43,7 @@ void run(benchmark::State& state, const Call& call) {
   for (auto _ : state) {
     call(*comm, mine, whole);
   }
-  state.SetBytesProcessed(state.iterations() * kWhole * static_cast<int64_t>(sizeof(float)));
+  report_bytes(state);
 }
 
 void BM_MpiOwnAllGather(benchmark::State& state) {
@@ -81,26 +78,10 @@ void BM_ReduceScatter(benchmark::State& state) {
   });
 }
 
-BENCHMARK(BM_MpiOwnAllGather)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_AllGather)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_MpiOwnReduceScatter)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_ReduceScatter)
-    ->Iterations(kIterations)
-    ->Repetitions(3)
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_MpiOwnAllGather)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_AllGather)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_MpiOwnReduceScatter)->Apply(alike_on_both_ranks);
+BENCHMARK(BM_ReduceScatter)->Apply(alike_on_both_ranks);
 
 } // namespace
 } // namespace palimpsest
