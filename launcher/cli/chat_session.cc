@@ -4,6 +4,7 @@
 #include <palimpsest/core/base/words.h>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <array>
@@ -22,7 +23,8 @@ constexpr const char* kHelp =
 
 } // namespace
 
-std::optional<std::string> LineReader::next() {
+std::optional<std::string> LineReader::next(const std::function<bool()>& interrupted) {
+  constexpr int kMilliseconds = 100; // a signal may come just before the wait
   std::array<char, 4096> part;
   while (true) {
     if (const size_t end = read_.find('\n'); end != std::string::npos) {
@@ -30,6 +32,14 @@ std::optional<std::string> LineReader::next() {
       read_.erase(0, end + 1);
       ++number_;
       return line;
+    }
+    pollfd polled{.fd = descriptor_, .events = POLLIN, .revents = 0};
+    const bool ready = ::poll(&polled, 1, kMilliseconds) > 0;
+    if (interrupted && interrupted()) {
+      return std::nullopt;
+    }
+    if (!ready && descriptor_ >= 0) {
+      continue;
     }
     const ssize_t count = ::read(descriptor_, part.data(), part.size());
     if (count > 0) {
@@ -80,11 +90,11 @@ void ChatSession::run() {
 
 /// Of a terminal with a prompt. Nothing at the end of input and, where interrupt_ says so, at Ctrl-C.
 std::optional<std::string> ChatSession::next_line(const char* prompt) {
+  interrupt_.take(); // of a reply that had ended
   if (settings_.interactive) {
     out_ << prompt << std::flush;
   }
-  interrupt_.take();
-  std::optional<std::string> line = lines_.next();
+  std::optional<std::string> line = lines_.next([this] { return interrupt_.came(); });
   if (line && line->ends_with('\r')) {
     line->pop_back();
   }

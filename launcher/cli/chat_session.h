@@ -13,6 +13,7 @@
 #include <palimpsest/launcher/compose/chat.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -24,9 +25,9 @@ class LineReader {
  public:
   explicit LineReader(int descriptor) : descriptor_(descriptor) {}
 
-  /// The next line without its end; nothing at the end of input, or where a signal came in the
+  /// The next line without its end; nothing at the end of input, or where it is `interrupted` in the
   /// wait for it.
-  std::optional<std::string> next();
+  std::optional<std::string> next(const std::function<bool()>& interrupted = {});
   /// Of the line that came last, from 1.
   int64_t number() const {
     return number_;
