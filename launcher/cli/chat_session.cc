@@ -189,6 +189,10 @@ void ChatSession::answer(const std::string& message) {
   } else if (reply.reason == FinishReason::kLength) {
     tell(fmt::format(
         "(cut after {}: --max-new-tokens)", counted(std::ssize(reply.tokens), "token")));
+  } else if (reply.reason == FinishReason::kPositions) {
+    tell(fmt::format(
+        "(cut after {}: the model has no further position; /reset begins a new conversation)",
+        counted(std::ssize(reply.tokens), "token")));
   }
 }
 

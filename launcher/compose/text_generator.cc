@@ -23,6 +23,7 @@ const char* name_of(FinishReason reason) {
     case FinishReason::kStop:
       return "stop";
     case FinishReason::kLength:
+    case FinishReason::kPositions:
       return "length";
     default:
       return "interrupted";
@@ -34,6 +35,7 @@ struct TextGenerator::Sequence {
   size_t request; // its place among the requests
   uint64_t number;
   int64_t room;
+  bool out_of_positions; // after so many
   std::vector<int32_t> ids; // prompt and generated
   GeneratedText text;
   std::unique_ptr<KvCache> own_cache;
@@ -62,7 +64,7 @@ void TextGenerator::run(
   while (next < requests.size() || !active.empty()) {
     while (next < requests.size() && std::ssize(active) < settings_.batch) {
       const GenerationRequest& request = requests[next];
-      const int64_t most = std::ssize(request.prompt) + room(request);
+      const int64_t most = std::ssize(request.prompt) + room(request) - 1; // the last is not read
       check(room(request) > 0, "a prompt of {} tokens leaves no room", request.prompt.size());
       auto own = request.cache == nullptr ? std::make_unique<KvCache>(generator_.new_cache(most))
                                           : nullptr;
@@ -71,6 +73,7 @@ void TextGenerator::run(
           {.request = next++,
            .number = request.number,
            .room = room(request),
+           .out_of_positions = room(request) < request.max_new_tokens,
            .ids = request.prompt,
            .text = request.reply ? text_.begin(settings_.stops)
                                  : text_.begin(request.prompt, settings_.stops),
@@ -156,7 +159,10 @@ void TextGenerator::accept(
     return end(sequence, FinishReason::kStop, callbacks);
   }
   if (std::ssize(result.tokens) == sequence.room) {
-    return end(sequence, FinishReason::kLength, callbacks);
+    return end(
+        sequence,
+        sequence.out_of_positions ? FinishReason::kPositions : FinishReason::kLength,
+        callbacks);
   }
   if (callbacks.interrupted && callbacks.interrupted()) {
     end(sequence, FinishReason::kInterrupted, callbacks);

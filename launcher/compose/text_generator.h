@@ -42,8 +42,9 @@ struct GenerationRequest {
   KvCache* cache = nullptr;
 };
 
-enum class FinishReason { kStop, kLength, kInterrupted };
-/// "stop", "length", "interrupted".
+/// kLength: it has the most new tokens that it may have; kPositions: the model has none for more.
+enum class FinishReason { kStop, kLength, kPositions, kInterrupted };
+/// "stop", "length" of both, "interrupted".
 const char* name_of(FinishReason reason);
 
 struct GenerationResult {

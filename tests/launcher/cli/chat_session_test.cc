@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/base/error.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <unistd.h>
@@ -189,6 +190,27 @@ TEST_F(ChatSessionTest, APersonLearnsThatAReplyWasCut) {
   EXPECT_THAT(session(one, "Hi\n", true), HasSubstr("\n(cut after 6 tokens: --max-new-tokens)\n"));
   Chat other = chat();
   EXPECT_THAT(session(other, "Hi\n"), Not(HasSubstr("(cut")));
+}
+
+TEST_F(ChatSessionTest, APersonLearnsThatTheModelHasNoFurtherPosition) {
+  const auto prompt = std::ssize(text_.encode(Conversation{{"user", "Hi"}}));
+  const int64_t room = model_.max_positions() - prompt;
+  const auto endless = [&](int64_t max_new_tokens) {
+    const GenerationSettings settings{
+        .sampling = {.temperature = 0}, .max_positions = model_.max_positions()};
+    return Chat(model_, text_, settings, {.max_new_tokens = max_new_tokens});
+  };
+  Chat one = endless(100'000);
+  EXPECT_THAT(
+      session(one, "Hi\n", true),
+      HasSubstr(fmt::format(
+          "\n(cut after {} tokens: the model has no further position; /reset begins a new "
+          "conversation)\n",
+          room)));
+  Chat other = endless(room); // both at once: as many as were asked for
+  EXPECT_THAT(
+      session(other, "Hi\n", true),
+      HasSubstr(fmt::format("(cut after {} tokens: --max-new-tokens)\n", room)));
 }
 
 // What a terminal passes on of a longer line.
