@@ -34,6 +34,20 @@ RecordFormat record_format(const std::string& format, const std::string& field) 
   return {format, format == "text" ? Columns{{"text", field}} : Columns()};
 }
 
+/// What cannot be written is told early; nothing stays of it, the parents that it took included.
+void check_output(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (fs::path parent = folder.parent_path(); !parent.empty() && !fs::exists(parent, error);
+       parent = parent.parent_path()) {
+    missing.push_back(parent);
+  }
+  AtomicFolder{folder};
+  for (const fs::path& parent : missing) {
+    fs::remove(parent, error);
+  }
+}
+
 void check_files(const TextFiles& text) {
   if (text.files.empty()) {
     throw UserError("no file of text is given");
@@ -230,7 +244,7 @@ TrainTokenizerSummary train_tokenizer(
         special,
         kBytes + special);
   }
-  AtomicFolder{settings.output}; // what cannot be written is told early; nothing stays of it
+  check_output(settings.output);
   Joined<TextPieces> texts;
   for (const fs::path& path : settings.text.files) {
     texts.add(std::make_unique<TextPieces>(path, settings.text.field));

@@ -200,6 +200,19 @@ TEST_F(TokenizeVerb, TrainsATokenizerWhateverTheThreads) {
   EXPECT_EQ(made.exit_code, 0) << made.err;
 }
 
+// A text that is too small for the vocabulary is found out late.
+TEST_F(TokenizeVerb, LeavesNothingOfATrainingThatFails) {
+  const std::string file = write("a.txt", "a word");
+  std::filesystem::create_directory(folder_ / "there");
+  for (const char* output : {"new/deep/t", "new/deep/t/", "there/deep/t"}) {
+    const Outcome failed =
+        run({"tokenize", file, "--train", "--vocab-size", "9000", "-o", path(output)});
+    EXPECT_EQ(failed.exit_code, 2) << failed.out;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "new")) << output;
+    EXPECT_TRUE(std::filesystem::is_empty(folder_ / "there")) << output;
+  }
+}
+
 TEST_F(TokenizeVerb, RefusesWrongArguments) {
   const std::string file = write("a.txt", "some text and some more text");
   const auto refused = [&](std::vector<std::string> arguments, const std::string& part) {
