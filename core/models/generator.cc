@@ -1,7 +1,6 @@
 #include <palimpsest/core/models/generator.h>
 
 #include <palimpsest/core/base/error.h>
-#include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/kernels/linear_few_rows.h>
 #include <palimpsest/core/models/attention_block.h>
 #include <palimpsest/core/models/head_block.h>
@@ -62,6 +61,22 @@ at::Tensor id_tensor(std::span<const int32_t> ids, int64_t rows) {
   return tensor;
 }
 
+/// Zeros of `held` tokens, and room for those that come. A window's are given as one by one, nearly:
+/// it holds no more than in earnest.
+void hold_zeros(LayerCache& cache, int64_t held, int64_t coming) {
+  const CacheShape& shape = cache.shape();
+  const at::Tensor zero = at::zeros({1, 1, 1}, shape.dtype);
+  const int64_t all = held + coming;
+  const int64_t piece =
+      held == 0 || shape.window == 0 ? all : std::max(int64_t{1}, shape.window - 1);
+  while (cache.length() < all) {
+    const int64_t tokens = std::min(piece, all - cache.length());
+    const at::Tensor part = zero.expand({tokens, shape.kv_heads, shape.head_dim});
+    cache.append(part, part);
+  }
+  cache.truncate(held);
+}
+
 } // namespace
 
 /// Watches what a computation takes, block by block: the parameters of one are there at a time.
@@ -69,7 +84,8 @@ class Generator::Rehearsal {
  public:
   using Compute = std::function<at::Tensor()>;
 
-  explicit Rehearsal(const Chain& chain) : chain_(chain), memory_("rehearsal"), here_(memory_) {}
+  Rehearsal(const Chain& chain, MemoryContext& memory)
+      : chain_(chain), memory_(memory), here_(memory) {}
   Rehearsal(const Rehearsal&) = delete;
   ~Rehearsal() {
     unbind();
@@ -127,7 +143,7 @@ class Generator::Rehearsal {
   }
 
   const Chain& chain_;
-  MemoryContext memory_;
+  MemoryContext& memory_;
   ScopedContext here_;
   std::map<std::string, const ChainBlock*> first_;
   std::vector<ParamUnit*> bound_;
@@ -161,17 +177,21 @@ int64_t Generator::cache_bytes(int64_t tokens) const {
 
 int64_t Generator::most_cache_bytes(const Length& length) const {
   int64_t bytes = 0;
-  KvCache cache = new_cache(length.tokens);
+  KvCache cache = new_cache(std::max(length.tokens, length.most));
   for (const LayerCache& layer : cache.layers()) {
-    bytes += layer.shape().most_bytes_for(length.prompt, length.tokens);
+    const CacheShape& shape = layer.shape();
+    bytes += shape.bytes_per_token() * shape.growth(length.prompt, length.tokens).room;
   }
   return bytes;
 }
 
-int64_t Generator::most_scratch_bytes(const Length& longest, int64_t sequences) const {
-  Rehearsal rehearsal(chain_);
-  const auto cache_with = [&](int64_t held, int64_t tokens) {
-    KvCache cache = new_cache(held + tokens);
+int64_t Generator::most_scratch_bytes(
+    const std::vector<Length>& sequences,
+    int64_t together,
+    MemoryContext& memory) const {
+  Rehearsal rehearsal(chain_, memory);
+  const auto cache_with = [&](int64_t held, int64_t coming) {
+    KvCache cache = new_cache(held + coming);
     size_t layer = 0;
     for (const ChainBlock& entry : chain_.blocks) {
       if (attention_of(entry) == nullptr) {
@@ -179,38 +199,42 @@ int64_t Generator::most_scratch_bytes(const Length& longest, int64_t sequences) 
       }
       LayerCache& kept = cache.layers()[layer++];
       if (rehearsal.is_new(entry)) {
-        const CacheShape& shape = kept.shape();
-        const at::Tensor zeros =
-            at::zeros({held + tokens, shape.kv_heads, shape.head_dim}, shape.dtype);
-        kept.append(zeros, zeros);
-        kept.truncate(held);
+        hold_zeros(kept, held, coming);
       }
     }
     return cache;
   };
   {
-    KvCache cache = cache_with(0, longest.prompt);
-    const std::vector<int32_t> ids(static_cast<size_t>(longest.prompt), 0);
+    const int64_t prompt = std::ranges::max(sequences, {}, &Length::prompt).prompt;
+    KvCache cache = cache_with(0, prompt);
+    const std::vector<int32_t> ids(static_cast<size_t>(prompt), 0);
     rehearsal.begin();
     extend(cache, ids, &rehearsal);
   }
-  if (longest.tokens == longest.prompt) {
-    return rehearsal.most();
+  const int64_t of_prompt = rehearsal.most();
+  std::vector<Length> longest = sequences;
+  std::erase_if(longest, [](const Length& one) { return one.tokens <= one.prompt; });
+  std::ranges::sort(longest, std::greater(), &Length::tokens);
+  longest.resize(std::min(longest.size(), static_cast<size_t>(together)));
+  if (longest.empty()) {
+    return of_prompt;
   }
   std::vector<KvCache> caches;
   std::vector<KvCache*> pointers;
-  for (int64_t i = 0; i < sequences; ++i) {
-    caches.push_back(cache_with(longest.tokens - 1, 1));
+  int64_t outgrown = 0; // keys or values of a layer whose larger place is there already
+  for (const Length& one : longest) {
+    caches.push_back(cache_with(one.tokens - 1, 1));
+    KvCache whole = new_cache(std::max(one.tokens, one.most));
+    for (const LayerCache& layer : whole.layers()) {
+      const CacheShape& shape = layer.shape();
+      const int64_t tokens = shape.growth(one.prompt, one.tokens).outgrown;
+      outgrown = std::max(outgrown, tokens * shape.bytes_per_token() / 2);
+    }
   }
   std::ranges::transform(caches, std::back_inserter(pointers), [](KvCache& one) { return &one; });
-  const std::vector<int32_t> ids(static_cast<size_t>(sequences), 0);
-  const int64_t of_prompt = rehearsal.most();
+  const std::vector<int32_t> ids(longest.size(), 0);
   rehearsal.begin();
   step(pointers, ids, &rehearsal);
-  int64_t outgrown = 0; // keys or values of a layer whose larger place is there already
-  for (const LayerCache& layer : caches.front().layers()) {
-    outgrown = std::max(outgrown, layer.shape().bytes_for(longest.tokens) / 2);
-  }
   return std::max(of_prompt, rehearsal.most() + outgrown);
 }
 

@@ -12,6 +12,7 @@
 // sequence gets the same bits whatever others are generated beside it.
 
 #include <palimpsest/core/contracts/chain.h>
+#include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/models/kv_cache.h>
 #include <palimpsest/core/models/rotary_cache.h>
 
@@ -36,17 +37,24 @@ class Generator {
   /// Bytes that a sequence of so many tokens keeps.
   int64_t cache_bytes(int64_t tokens) const;
 
-  /// A sequence that is generated: tokens that are read at once, and with those that follow.
+  /// A sequence that is generated: tokens that are read at once, and with those that are read after
+  /// them one by one. The last token that is generated is not read.
   struct Length {
     int64_t prompt = 0;
     int64_t tokens = 0;
+    int64_t most = 0; // that its cache is for, where those are more
   };
   /// What its cache may take at its most.
   int64_t most_cache_bytes(const Length& length) const;
-  /// What computing takes at its most beside parameters and caches: of that prompt alone, and of a
-  /// step of `sequences` that have so many tokens then. Measured: each distinct block computes on
-  /// zeros in a memory context of its own; units that are not bound get zeros meanwhile.
-  int64_t most_scratch_bytes(const Length& longest, int64_t sequences) const;
+  /// What computing takes at its most beside parameters and caches: of the longest prompt alone, and
+  /// of a step of the `together` longest sequences. Measured: each distinct block computes on zeros;
+  /// units that are not bound get zeros meanwhile. All that is charged to `memory`, which holds no
+  /// more at a time than parameters, caches and scratch in earnest. c10::OutOfMemoryError where its
+  /// limit is reached.
+  int64_t most_scratch_bytes(
+      const std::vector<Length>& sequences,
+      int64_t together,
+      MemoryContext& memory) const;
 
   /// Appends tokens of one sequence and scores what follows the last of them.
   at::Tensor extend(KvCache& cache, std::span<const int32_t> ids) const;

@@ -9,6 +9,23 @@
 
 namespace palimpsest {
 
+CacheShape::Growth CacheShape::growth(int64_t prompt, int64_t tokens) const {
+  int64_t room = room_for(0, prompt);
+  Growth growth{.room = room};
+  for (int64_t length = room; length < tokens;) { // it is full at that length
+    const int64_t kept = kept_of(room);
+    const int64_t next = room_for(kept, 1);
+    growth.room = std::max(growth.room, next);
+    growth.outgrown = std::max(growth.outgrown, room);
+    if (next == room) {
+      break; // a window's, from here on always the same
+    }
+    length += next - kept;
+    room = next;
+  }
+  return growth;
+}
+
 void LayerCache::append(const at::Tensor& k, const at::Tensor& v) {
   const int64_t tokens = k.size(0);
   check(
@@ -32,10 +49,8 @@ void LayerCache::append(const at::Tensor& k, const at::Tensor& v) {
 }
 
 void LayerCache::make_room(int64_t tokens) {
-  const int64_t kept = shape_.window == 0 ? held_ : std::min(held_, shape_.window - 1);
-  const int64_t needed = kept + tokens;
-  const int64_t wanted = std::max({needed, 2 * kept, CacheShape::kLeastRoom});
-  const int64_t room = std::max(needed, std::min(wanted, shape_.most));
+  const int64_t kept = shape_.kept_of(held_);
+  const int64_t room = shape_.room_for(kept, tokens);
   for (at::Tensor* part : {&k_, &v_}) {
     at::Tensor larger =
         at::empty({shape_.kv_heads, room, shape_.head_dim}, at::TensorOptions(shape_.dtype));

@@ -36,11 +36,23 @@ struct CacheShape {
   int64_t bytes_for(int64_t tokens) const {
     return bytes_per_token() * (window == 0 ? tokens : std::min(tokens, 2 * window));
   }
-  /// What it may keep meanwhile where its first `prompt` tokens come at once.
-  int64_t most_bytes_for(int64_t prompt, int64_t tokens) const {
-    const int64_t growing = window == 0 ? tokens : std::max(kLeastRoom, 2 * window);
-    return bytes_per_token() * std::max(prompt, std::min(tokens, growing));
+  /// Of `held` tokens those that a later one sees.
+  int64_t kept_of(int64_t held) const {
+    return window == 0 ? held : std::min(held, window - 1);
   }
+  /// Tokens that room is made for where `kept` stay and `coming` follow: twice as many as stay, up
+  /// to `most`.
+  int64_t room_for(int64_t kept, int64_t coming) const {
+    return std::max(kept + coming, std::min(std::max(2 * kept, kLeastRoom), most));
+  }
+  /// How a sequence's room grows, in tokens.
+  struct Growth {
+    int64_t room = 0; // the largest
+    int64_t outgrown = 0; // the largest that a new one took the place of
+  };
+  /// Of a sequence of so many tokens, of which the first `prompt` come at once and the others one by
+  /// one.
+  Growth growth(int64_t prompt, int64_t tokens) const;
   /// Tokens that are made room for at first, unless the sequence has fewer.
   static constexpr int64_t kLeastRoom = 64;
 };

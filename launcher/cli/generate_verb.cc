@@ -23,6 +23,7 @@
 #include <chrono>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -295,8 +296,9 @@ void generate_texts(
   for (size_t i = 0; i < requests.size(); ++i) {
     const int64_t tokens = std::ssize(requests[i].prompt);
     writer.set_prompt_tokens(i, tokens);
-    lengths.push_back({.prompt = tokens, .tokens = tokens + generator.room(requests[i])});
-    most = std::max(most, lengths.back().tokens);
+    const int64_t all = tokens + generator.room(requests[i]);
+    lengths.push_back({.prompt = tokens, .tokens = all - 1});
+    most = std::max(most, all);
   }
   model.require_budget(lengths, options.batch);
   model.load();
@@ -316,10 +318,13 @@ void generate_texts(
   summary.end();
 }
 
-/// The cache of a chat, which may get as long as there are positions, grows by doubling.
-Generator::Length chat_length(int64_t prompt, int64_t tokens, int64_t max_positions) {
-  const int64_t room = std::max(2 * tokens, CacheShape::kLeastRoom);
-  return {.prompt = prompt, .tokens = max_positions == 0 ? room : std::min(room, max_positions)};
+/// Of a chat's first reply. Its cache may get as long as there are positions.
+Generator::Length chat_length(int64_t prompt, int64_t new_tokens, int64_t max_positions) {
+  const int64_t most = max_positions == 0 ? std::numeric_limits<int64_t>::max() : max_positions;
+  return {
+      .prompt = prompt,
+      .tokens = std::max(prompt, std::min(prompt + new_tokens - 1, most)),
+      .most = most};
 }
 
 void chat(const GenerateOptions& options, GenerationModel& model, const GenerationText& text) {
@@ -330,7 +335,7 @@ void chat(const GenerateOptions& options, GenerationModel& model, const Generati
   }
   const int64_t prompt = std::ssize(text.encode(opening)); // says early what the template refuses
   const int64_t wanted = options.max_new_tokens.value_or(kUsualNewTokens);
-  model.require_budget({chat_length(prompt, prompt + wanted, settings.max_positions)}, 1);
+  model.require_budget({chat_length(prompt, wanted, settings.max_positions)}, 1);
   model.load();
   if (!options.quiet) {
     std::cerr << model.description() << std::endl;

@@ -57,16 +57,18 @@ GenerationModel::LeastBudget GenerationModel::least_budget(
     const std::vector<Generator::Length>& texts,
     int64_t batch) const {
   std::vector<int64_t> caches;
-  Generator::Length longest;
   for (const Generator::Length& text : texts) {
     caches.push_back(generator_->most_cache_bytes(text));
-    longest.prompt = std::max(longest.prompt, text.prompt);
-    longest.tokens = std::max(longest.tokens, text.tokens);
   }
   std::ranges::sort(caches, std::greater());
   const int64_t together = std::min(batch, std::ssize(texts));
   int64_t kept = std::accumulate(caches.begin(), caches.begin() + together, int64_t{0});
-  int64_t scratch = generator_->most_scratch_bytes(longest, together);
+  int64_t scratch = 0;
+  MemoryContext rehearsal("rehearsal");
+  rehearsal.set_limit(most_for_measuring());
+  LeastBudget least;
+  least.refused = refusal_in(
+      rehearsal, [&] { scratch = generator_->most_scratch_bytes(texts, together, rehearsal); });
   const int64_t filling = most_filling_bytes(model_->chain());
   if (filling > kept + scratch) {
     kept = 0;
@@ -77,14 +79,27 @@ GenerationModel::LeastBudget GenerationModel::least_budget(
       {kept, "keys and values"},
       {scratch, "workspace"}};
   std::ranges::sort(parts, std::greater());
-  LeastBudget least;
   for (const auto& [bytes, name] : parts) {
     least.bytes += bytes;
     least.parts += bytes == 0
         ? ""
         : fmt::format("{}{} {}", least.parts.empty() ? "" : ", ", name, format_bytes(bytes));
   }
+  if (least.refused) {
+    least.bytes = std::max(least.bytes, least.refused->live + least.refused->bytes);
+  }
   return least;
+}
+
+/// Beyond it the budget is too small for certain. A budget that lacks less than the weights take still
+/// gets to know the least.
+int64_t GenerationModel::most_for_measuring() const {
+  const int64_t available = Device::cpu().available_memory();
+  if (!source_.config.memory().has_device_budget()) {
+    return available;
+  }
+  const auto budget = static_cast<int64_t>(source_.config.memory().device_budget());
+  return std::min(available, std::min(available, budget) + weight_bytes());
 }
 
 void GenerationModel::require_budget(const std::vector<Generator::Length>& texts, int64_t batch)
@@ -95,9 +110,22 @@ void GenerationModel::require_budget(const std::vector<Generator::Length>& texts
   const int64_t budget = source_.config.memory().device_budget();
   const LeastBudget least = least_budget(texts, batch);
   if (budget >= least.bytes) {
+    if (least.refused) {
+      throw EnvironmentError(
+          "{}", describe(*least.refused, "while measuring what generating takes"));
+    }
     return;
   }
-  std::string change = "fewer --max-new-tokens or a narrower precision.compute";
+  std::string change = "a shorter prompt, fewer --max-new-tokens or a narrower precision.compute";
+  if (least.refused) {
+    throw UserError(
+        "memory.device_budget: {} is not enough to generate, which takes more than {}: {}, and "
+        "workspace; give more, or {}",
+        format_bytes(budget),
+        format_bytes(least.bytes),
+        least.parts,
+        change);
+  }
   if (std::min(batch, std::ssize(texts)) > 1) {
     change = fmt::format(
         "--batch 1, which could do with {}", format_bytes(least_budget(texts, /*batch=*/1).bytes));

@@ -35,9 +35,13 @@ class GenerationModel {
   struct LeastBudget {
     int64_t bytes = 0;
     std::string parts; // "weights 978 KiB, keys and values 306 KiB, workspace 64 KiB"
+    /// Measuring came to the end of the memory, or showed that the budget is too small: it takes
+    /// more than `bytes` then, and `parts` has no workspace.
+    std::optional<RefusedAllocation> refused;
   };
   LeastBudget least_budget(const std::vector<Generator::Length>& texts, int64_t batch) const;
-  /// UserError naming it where a smaller one is set. Nothing is measured where none is.
+  /// UserError naming it where a smaller one is set, EnvironmentError where there is not the memory to
+  /// measure it. Nothing is measured where none is set.
   void require_budget(const std::vector<Generator::Length>& texts, int64_t batch) const;
 
   /// Reads the weights. EnvironmentError where they do not fit the memory.
@@ -62,6 +66,7 @@ class GenerationModel {
 
  private:
   void read_weights();
+  int64_t most_for_measuring() const;
 
   GenerationSource source_;
   MemoryContext memory_;

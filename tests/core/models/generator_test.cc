@@ -2,6 +2,8 @@
 
 #include <palimpsest/core/base/error.h>
 #include <palimpsest/core/base/files.h>
+#include <palimpsest/core/device/allocator.h>
+#include <palimpsest/core/device/memory_context.h>
 #include <palimpsest/core/models/decoder.h>
 #include <palimpsest/core/models/sampler.h>
 #include <palimpsest/tests/core/models/chain_driver.h>
@@ -10,6 +12,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -211,6 +214,40 @@ TEST(Generator, SaysWhatACacheTakes) {
       100 * 4 * 2 * 16 * 2 * 2);
   // 3 layers, 2 heads of 8; the last two see 5 keys
   EXPECT_EQ(Loaded("qwen2-window").generator().cache_bytes(100), (100 + 10 + 10) * 2 * 8 * 2 * 4);
+}
+
+// Some texts longer than others, windows and prompts beyond them.
+TEST(Generator, MeasuringTakesNoMoreThanGenerating) {
+  install_cpu_allocator();
+  for (const char* name : {"llama-tiny", "qwen2-window", "mistral-window"}) {
+    SCOPED_TRACE(name);
+    const Loaded model(name);
+    const std::vector<Generator::Length> lengths = {
+        {.prompt = 10, .tokens = 20},
+        {.prompt = 5, .tokens = 400},
+        {.prompt = 10, .tokens = 20},
+        {.prompt = 90, .tokens = 91}};
+    int64_t caches = 0;
+    for (const Generator::Length& length : lengths) {
+      caches += model.generator().most_cache_bytes(length);
+    }
+    MemoryContext memory("test");
+    const auto measure = [&] { return model.generator().most_scratch_bytes(lengths, 4, memory); };
+    const int64_t scratch = measure();
+    const int64_t peak = memory.total().peak;
+    EXPECT_GT(scratch, 0);
+    EXPECT_LE(peak, caches + scratch); // parameters are there already
+    EXPECT_EQ(memory.total().live, 0);
+    memory.set_limit(peak);
+    EXPECT_EQ(measure(), scratch);
+    for (const int64_t limit : {peak - 1, peak / 2, int64_t{0}}) {
+      memory.set_limit(limit);
+      memory.reset_peaks();
+      EXPECT_THROW(measure(), c10::OutOfMemoryError) << limit;
+      EXPECT_LE(memory.total().peak, limit);
+      EXPECT_EQ(memory.total().live, 0);
+    }
+  }
 }
 
 TEST(Generator, MisuseIsOurError) {

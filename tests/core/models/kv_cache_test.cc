@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace palimpsest {
 namespace {
@@ -132,30 +133,47 @@ TEST(LayerCache, IsChargedAsActivations) {
   EXPECT_GT(cache.bytes(), 0);
 }
 
-// Token by token after a prompt that came at once; with a window the largest is reached early.
-TEST(LayerCache, NeverTakesMoreThanSaid) {
-  for (const int64_t window : {0, 3, 40, 200}) {
-    for (const int64_t prompt : {1, 30, 150}) {
+// Token by token after a prompt that came at once, in a cache that is for so many tokens or more.
+TEST(LayerCache, GrowsAsSaid) {
+  for (const int64_t window : {0, 1, 3, 40, 200}) {
+    for (const int64_t prompt : {1, 30, 64, 150}) {
       for (const int64_t tokens : {prompt, prompt + 1, int64_t{155}, int64_t{500}}) {
-        LayerCache cache(shape(window, tokens));
-        int64_t most = 0;
-        for (int64_t length = 0; length < tokens;) {
-          const int64_t next = length == 0 ? prompt : 1;
-          const at::Tensor part = at::randn({next, kHeads, kWidth}, at::kFloat);
-          cache.append(part, part);
-          length += next;
-          most = std::max(most, cache.bytes());
-        }
-        const int64_t said = cache.shape().most_bytes_for(prompt, tokens);
-        EXPECT_LE(most, said) << window << " " << prompt << " " << tokens;
-        if (window == 0) {
-          EXPECT_EQ(most, said) << prompt << " " << tokens;
-        } else if (tokens == 500) {
-          EXPECT_GT(2 * most, said) << window << " " << prompt; // and not much less
+        for (const int64_t most : {tokens, tokens + 100, int64_t{100'000}}) {
+          SCOPED_TRACE(::testing::Message() << window << " " << prompt << " " << tokens);
+          LayerCache cache(shape(window, most));
+          const int64_t token_bytes = cache.shape().bytes_per_token();
+          int64_t room = 0;
+          int64_t outgrown = 0;
+          const void* place = nullptr;
+          for (int64_t length = 0; length < tokens;) {
+            const int64_t before = cache.bytes() / token_bytes;
+            const int64_t next = length == 0 ? prompt : 1;
+            const at::Tensor part = at::randn({next, kHeads, kWidth}, at::kFloat);
+            cache.append(part, part);
+            length += next;
+            room = std::max(room, cache.bytes() / token_bytes);
+            const void* now = cache.seen(1).k.storage().data();
+            outgrown = std::max(outgrown, std::exchange(place, now) == now ? 0 : before);
+          }
+          const CacheShape::Growth said = cache.shape().growth(prompt, tokens);
+          EXPECT_EQ(said.room, room) << most;
+          EXPECT_EQ(said.outgrown, outgrown) << most;
         }
       }
     }
   }
+}
+
+// By hand: 40 tokens have room for 64, which becomes 128 with the 65th and 256 with the 129th.
+TEST(LayerCache, DoublesWhenItIsFull) {
+  EXPECT_EQ(shape(0).growth(40, 64).room, 64);
+  EXPECT_EQ(shape(0).growth(40, 64).outgrown, 0);
+  EXPECT_EQ(shape(0).growth(40, 65).room, 128);
+  EXPECT_EQ(shape(0).growth(40, 129).room, 256);
+  EXPECT_EQ(shape(0).growth(40, 129).outgrown, 128);
+  EXPECT_EQ(shape(0).growth(70, 70).room, 70);
+  EXPECT_EQ(shape(0).growth(70, 71).room, 140);
+  EXPECT_EQ(shape(0, /*most=*/100).growth(70, 71).room, 100);
 }
 
 } // namespace

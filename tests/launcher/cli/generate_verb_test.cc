@@ -2,6 +2,8 @@
 // Covers: launcher/compose/generation_model.cc
 // Covers: launcher/compose/generation_source.cc
 // Covers: launcher/compose/text_generator.cc
+#include <palimpsest/core/base/error.h>
+#include <palimpsest/launcher/compose/generation_model.h>
 #include <palimpsest/tests/launcher/cli/program_testing.h>
 
 #include <fmt/format.h>
@@ -70,6 +72,19 @@ class GenerateVerb : public testing::ProgramFixture {
          folder});
     EXPECT_EQ(made.exit_code, 0) << made.err;
     return folder;
+  }
+  static Outcome chat_with(const std::string& lines, const Words& more) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(write(ends[1], lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
+    close(ends[1]);
+    const int before = dup(STDIN_FILENO);
+    dup2(ends[0], STDIN_FILENO);
+    const Outcome outcome = testing::run(tiny(Words{"--chat"} + more, "llama3-512"));
+    dup2(before, STDIN_FILENO);
+    close(before);
+    close(ends[0]);
+    return outcome;
   }
   static void expect_refused(const Words& arguments, const std::string& words) {
     const Outcome outcome = testing::run(arguments);
@@ -266,18 +281,7 @@ TEST_F(GenerateVerb, FindsTheAdaptersOfAModelThatWasInitialised) {
 
 TEST_F(GenerateVerb, ChatsOnStandardInput) {
   const auto chat = [](const std::string& lines, const Words& more) {
-    int ends[2];
-    EXPECT_EQ(pipe(ends), 0);
-    EXPECT_EQ(write(ends[1], lines.data(), lines.size()), static_cast<ssize_t>(lines.size()));
-    close(ends[1]);
-    const int before = dup(STDIN_FILENO);
-    dup2(ends[0], STDIN_FILENO);
-    const Outcome outcome =
-        testing::run(tiny(Words{"--chat", "--max-new-tokens", "8"} + more, "llama3-512"));
-    dup2(before, STDIN_FILENO);
-    close(before);
-    close(ends[0]);
-    return outcome;
+    return chat_with(lines, Words{"--max-new-tokens", "8"} + more);
   };
   const Words quiet = {"--quiet", "--repetition-penalty", "1.5"};
   const Outcome one = chat("Who is there?\n", quiet);
@@ -314,10 +318,10 @@ TEST_F(GenerateVerb, NamesTheLeastBudgetBeforeItGenerates) {
     const auto with_budget = [&](const std::string& budget) {
       return generate(what + Words{"memory.device_budget=" + budget});
     };
-    const Outcome refused = with_budget("1000");
+    const Outcome refused = with_budget("900KiB");
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_EQ(refused.out, "");
-    EXPECT_THAT(refused.err, HasSubstr("memory.device_budget: 0.98 KiB is not enough to generate"));
+    EXPECT_THAT(refused.err, HasSubstr("memory.device_budget: 900 KiB is not enough to generate"));
     EXPECT_THAT(refused.err, AllOf(HasSubstr("weights "), HasSubstr("workspace ")));
     const size_t at = refused.err.find('(');
     const int64_t least = std::stoll(refused.err.substr(at + 1));
@@ -327,8 +331,53 @@ TEST_F(GenerateVerb, NamesTheLeastBudgetBeforeItGenerates) {
     EXPECT_EQ(with_budget(std::to_string(least - 1)).exit_code, 2);
   }
   const Outcome two =
-      generate({"--prompts", prompts, "--max-new-tokens", "200", "memory.device_budget=1000"});
+      generate({"--prompts", prompts, "--max-new-tokens", "200", "memory.device_budget=900KiB"});
   EXPECT_THAT(two.err, HasSubstr("or --batch 1, which could do with"));
+}
+
+// A token takes 1 KiB. The conversation "Hello" has over 6 and under 20; room is made for 64, then
+// doubled.
+TEST_F(GenerateVerb, NamesTheLeastBudgetOfAChatsFirstReply) {
+  for (const auto& [tokens, room] : {std::pair("45", "64.0"), {"100", "128"}}) {
+    SCOPED_TRACE(tokens);
+    const Words what = {"--max-new-tokens", tokens, "--quiet", "--repetition-penalty", "1.5"};
+    const auto with_budget = [&](const std::string& budget) {
+      return chat_with("Hello\n", what + Words{"memory.device_budget=" + budget});
+    };
+    const Outcome refused = with_budget("900KiB");
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr(fmt::format("keys and values {} KiB", room)));
+    const int64_t least = std::stoll(refused.err.substr(refused.err.find('(') + 1));
+    const Outcome enough = with_budget(std::to_string(least));
+    EXPECT_EQ(enough.exit_code, 0) << enough.err;
+    EXPECT_EQ(with_budget(std::to_string(least - 1)).exit_code, 2);
+  }
+}
+
+// Nothing is measured that would take much more than the budget.
+TEST_F(GenerateVerb, SaysThatAPromptTakesMoreThanTheBudget) {
+  const auto refuse = [](const std::string& budget, int64_t prompt) {
+    const GenerationModel llama(
+        find_generation_source(model("llama-tiny"), {"memory.device_budget=" + budget}));
+    llama.require_budget({{.prompt = prompt, .tokens = prompt + 1}}, 1);
+  };
+  // 1 KiB a token, and the weights
+  EXPECT_THAT(
+      [&] { refuse("1MiB", 100'000); },
+      ::testing::ThrowsMessage<UserError>(AllOf(
+          HasSubstr("1.00 MiB is not enough to generate, which takes more than 98.6 MiB: keys "
+                    "and values 97.7 MiB, weights 978 KiB, and workspace; give more, or a "
+                    "shorter prompt"))));
+  // which 6 MiB hold, but not what the longest block computes beside
+  EXPECT_THAT(
+      [&] { refuse("6MiB", 5000); },
+      ::testing::ThrowsMessage<UserError>(
+          HasSubstr("6.00 MiB is not enough to generate, which takes more than ")));
+  // a budget that no machine has
+  EXPECT_THAT(
+      [&] { refuse(std::to_string(int64_t{1} << 51), 1'000'000'000'000); },
+      ::testing::ThrowsMessage<EnvironmentError>(
+          HasSubstr("out of memory while measuring what generating takes: ")));
 }
 
 TEST_F(GenerateVerb, NamesTheFileThatCannotBeWritten) {
