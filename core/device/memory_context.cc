@@ -2,6 +2,7 @@
 
 #include <palimpsest/core/device/allocator.h>
 #include <palimpsest/core/device/ledger.h>
+#include <palimpsest/core/device/relief.h>
 
 #include <c10/util/Exception.h>
 #include <omp.h>
@@ -85,9 +86,13 @@ void Ledger::charge(int64_t bytes, Category as) {
     }
   }
   int64_t before = live.load(std::memory_order_relaxed);
-  do {
+  for (;;) {
     const int64_t most = limit.load(std::memory_order_relaxed);
     if (bytes > most - before) {
+      if (relieve()) {
+        before = live.load(std::memory_order_relaxed);
+        continue;
+      }
       note_refusal(bytes, as, before);
       TORCH_CHECK_WITH(
           OutOfMemoryError,
@@ -102,7 +107,10 @@ void Ledger::charge(int64_t bytes, Category as) {
           " live, limit ",
           most);
     }
-  } while (!live.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+    if (live.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) {
+      break;
+    }
+  }
   raise_to(peak, before + bytes);
   raise_to(interval_peak, before + bytes);
 

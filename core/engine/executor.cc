@@ -1,6 +1,7 @@
 #include <palimpsest/core/engine/executor.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/device/relief.h>
 #include <palimpsest/core/engine/block_ops.h>
 #include <palimpsest/core/engine/slot_table.h>
 
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <new>
+#include <optional>
 #include <utility>
 
 namespace palimpsest {
@@ -47,12 +49,10 @@ class StepRun {
       for (Observer* observer : services_.observers) {
         observer->op_begin(index, plan[index]);
       }
-      try {
-        execute(plan[index]);
-      } catch (const c10::OutOfMemoryError&) {
-        drain(plan[index]);
-      } catch (const std::bad_alloc&) {
-        drain(plan[index]);
+      const Op& op = plan[index];
+      // A plan counts a collective's buffers where it is issued; a late peer holds them longer.
+      if (!attempt(op) && !(is_collective(op.kind) && table_.finish() && attempt(op))) {
+        drain(op);
       }
       table_.poll();
       for (Observer* observer : services_.observers) {
@@ -69,6 +69,18 @@ class StepRun {
   }
 
  private:
+  /// False where memory ran out.
+  bool attempt(const Op& op) {
+    try {
+      execute(op);
+      return true;
+    } catch (const c10::OutOfMemoryError&) {
+      return false;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
   void execute(const Op& op) {
     effects(op, job_, effects_);
     table_.prepare(effects_);
@@ -76,6 +88,10 @@ class StepRun {
       adopt_openmp_workers(services_.memory); // a library may have replaced some since
     }
     if (!outcome_.shortage || !is_own_work(op)) {
+      std::optional<ScopedRelief> relief;
+      if (is_compute(op.kind)) { // a collective may not wait for another one while it is issued
+        relief.emplace([this] { return table_.finish(); });
+      }
       perform(op);
     }
   }

@@ -19,10 +19,15 @@ namespace {
 
 using Tickets = std::unordered_multimap<Place, std::shared_ptr<Ticket>>;
 
+/// They leave the table first: where memory runs out while one is waited for, finish() comes between.
 void settle(Tickets& tickets, const Place& place) {
   const auto [first, last] = tickets.equal_range(place);
-  std::for_each(first, last, [](auto& entry) { entry.second->wait(); });
+  std::vector<std::shared_ptr<Ticket>> settled;
+  std::for_each(first, last, [&](auto& entry) { settled.push_back(std::move(entry.second)); });
   tickets.erase(first, last);
+  for (const std::shared_ptr<Ticket>& ticket : settled) {
+    ticket->wait();
+  }
 }
 
 } // namespace
@@ -67,6 +72,17 @@ void SlotTable::poll() {
       ticket->done();
     }
   }
+}
+
+bool SlotTable::finish() {
+  bool any = false;
+  for (Tickets* tickets : {&arriving_, &readers_}) {
+    for (const auto& [place, ticket] : std::exchange(*tickets, {})) {
+      ticket->wait();
+      any = true;
+    }
+  }
+  return any;
 }
 
 void SlotTable::await(const Place& place) {

@@ -45,6 +45,9 @@ class SlotTable {
   /// Lets what is in flight make progress where only polling does that.
   void poll();
 
+  /// Waits for all that is in flight, which frees the buffers behind it. False where nothing was.
+  bool finish();
+
   /// Waits until what arrives at a place is there.
   void await(const Place& place);
 

@@ -45,7 +45,8 @@ class Collective final : public Request {
     if (work_->exception()) {
       std::rethrow_exception(work_->exception());
     }
-    return true;
+    // The backend's thread lets go of the work, and so of its buffers, only afterwards.
+    return work_.use_count() == 1;
   }
 
  private:

@@ -151,6 +151,16 @@ TEST_F(SlotTableTest, WhatIsInFlightMakesProgressWhenPolled) {
   EXPECT_EQ(waits_, 1);
 }
 
+TEST_F(SlotTableTest, AllThatIsInFlightIsWaitedForOnRequestOnce) {
+  table_.in_flight(pending(), {{{value_}, Use::kReads}, {{gradient_}, Use::kChanges}});
+  table_.in_flight(pending(), {{{value_}, Use::kReads}});
+  EXPECT_TRUE(table_.finish());
+  EXPECT_EQ(waits_, 2);
+  EXPECT_FALSE(table_.finish());
+  prepare(value_, Use::kFrees);
+  EXPECT_EQ(waits_, 2);
+}
+
 TEST_F(SlotTableTest, AGradientBeginsWithItsFirstAdditionAndEndsWithItsDrop) {
   prepare(gradient_, Use::kReads);
   EXPECT_THAT(store_.opened, IsEmpty());

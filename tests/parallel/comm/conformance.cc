@@ -313,6 +313,24 @@ TEST_P(Conformance, ADroppedTicketHasFinished) {
   });
 }
 
+// Its buffers can be freed then, whatever thread of a library has worked on them.
+TEST_P(Conformance, WhatWasWaitedForHoldsNoBuffers) {
+  run([](Communicator& comm) {
+    constexpr int64_t kCount = 5000;
+    for (int round = 0; round < 50; ++round) {
+      const at::Tensor mine = at::zeros({kCount});
+      const at::Tensor whole = at::zeros({comm.size() * kCount});
+      comm.reduce_scatter(whole, mine).wait();
+      EXPECT_EQ(whole.storage().use_count(), 1) << round;
+      comm.all_gather(mine, whole).wait();
+      comm.all_reduce(mine, ReduceOp::kSum).wait();
+      comm.broadcast(mine, 0).wait();
+      EXPECT_EQ(whole.storage().use_count(), 1) << round;
+      EXPECT_EQ(mine.storage().use_count(), 1) << round;
+    }
+  });
+}
+
 TEST_P(Conformance, NobodyLeavesABarrierBeforeAllHaveCome) {
   run([](Communicator& comm) {
     const auto now = [] {
