@@ -1,4 +1,5 @@
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/refused_text.h>
 #include <palimpsest/core/config/nearest.h>
 #include <palimpsest/launcher/cli/program.h>
 #include <palimpsest/launcher/cli/usage.h>
@@ -11,7 +12,6 @@
 
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <iostream>
 #include <new>
 #include <string>
@@ -91,19 +91,8 @@ int run_program(int count, const char* const* arguments) {
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "palimpsest: out of memory: the system gives no more\n");
     return kEnvironmentError;
-  } catch (const std::filesystem::filesystem_error& error) {
-    std::fprintf(
-        stderr,
-        "palimpsest: cannot use %s: %s\n",
-        error.path1().c_str(),
-        error.code().message().c_str());
-    return kEnvironmentError;
-  } catch (const std::system_error& error) { // of a thread
-    std::fprintf(
-        stderr,
-        "palimpsest: cannot start a thread: %s; free memory, or raise the limits on address space "
-        "and processes (ulimit -v, ulimit -u)\n",
-        error.code().message().c_str());
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "palimpsest: %s\n", refused_text(error).c_str());
     return kEnvironmentError;
   } catch (const c10::Error& error) {
     std::fprintf(stderr, "palimpsest: unexpected error: %s\n", error.what_without_backtrace());

@@ -1,6 +1,7 @@
 #include <palimpsest/launcher/compose/ranks.h>
 
 #include <palimpsest/core/base/error.h>
+#include <palimpsest/core/base/refused_text.h>
 #include <palimpsest/launcher/launch/stop_request.h>
 #include <palimpsest/parallel/comm/all_texts.h>
 
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <system_error>
 
 namespace palimpsest {
 namespace {
@@ -26,6 +28,8 @@ std::string caught(const std::function<void()>& part) {
     return std::string("1 ") + error.what_without_backtrace();
   } catch (const std::bad_alloc&) {
     return "1 out of memory: the system gives no more";
+  } catch (const std::system_error& error) {
+    return "1 " + refused_text(error);
   } catch (const std::exception& error) {
     return std::string("70 unexpected error: ") + error.what();
   }
