@@ -18,7 +18,7 @@ Interrupt::Interrupt() {
   interrupted = false;
   struct sigaction action = {};
   action.sa_handler = handle;
-  action.sa_flags = SA_ONSTACK; // without SA_RESTART
+  action.sa_flags = SA_ONSTACK | SA_NODEFER; // without SA_RESTART
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &previous_);
 }

@@ -9,7 +9,13 @@ namespace palimpsest {
 namespace {
 
 constexpr int kSignals[3] = {SIGTERM, SIGINT, SIGUSR1};
-constexpr double kEchoSeconds = 0.5;
+
+/// Demands that follow so soon are the first one again: launchers and `timeout` send one signal
+/// twice, and what ends a job signals every process, whose launcher then passes it on. Somebody who
+/// presses Ctrl-C twice means it.
+double echo_seconds(int signal) {
+  return signal == SIGTERM ? 5 : 0.5;
+}
 
 // A signal handler can reach nothing but statics.
 std::atomic<bool> installed = false;
@@ -30,9 +36,10 @@ void handle(int signal) {
     return;
   }
   double never = 0;
-  if (!first_demand.compare_exchange_strong(never, now()) && now() - first_demand > kEchoSeconds) {
+  if (!first_demand.compare_exchange_strong(never, now()) &&
+      now() - first_demand > echo_seconds(signal)) {
     std::signal(signal, SIG_DFL);
-    std::raise(signal); // takes effect when this handler returns
+    std::raise(signal);
   }
 }
 
@@ -44,7 +51,8 @@ StopRequest::StopRequest() {
   first_demand = 0;
   struct sigaction action {};
   action.sa_handler = handle;
-  action.sa_flags = SA_RESTART | SA_ONSTACK; // a read or write under way goes on
+  // A read or write under way goes on; main's thread stays the one that signals are given to.
+  action.sa_flags = SA_RESTART | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   for (int i = 0; i < 3; ++i) {
     sigaction(kSignals[i], nullptr, &previous_[i]);

@@ -16,8 +16,8 @@
 // Whoever sends the signal: `palimpsest launch` (SIGTERM to each rank), torchrun and Slurm
 // (SIGTERM), a terminal (SIGINT). Open MPI's mpirun kills its ranks two seconds after a SIGTERM or
 // SIGINT of its own but forwards SIGUSR1. A second SIGTERM or SIGINT, whichever came first, ends the
-// process at once, unless it comes within half a second: launchers and `timeout` send one signal
-// twice.
+// process at once, unless it comes so soon that it may be the first one again (a SIGTERM within five
+// seconds, a SIGINT within half a second).
 
 #include <palimpsest/launcher/launch/signal_stack.h>
 
@@ -32,8 +32,7 @@ namespace palimpsest {
 inline constexpr int kStoppedExitCode = 75;
 
 /// Handlers for as long as it lives; afterwards the old ones. One at a time in a process, in main's
-/// thread. A signal
-/// that the process was started to ignore stays ignored.
+/// thread. A signal that the process was started to ignore stays ignored.
 class StopRequest {
  public:
   StopRequest();

@@ -81,11 +81,18 @@ TEST(StopRequest, ASecondOneEndsTheProcessUnlessItIsAnEcho) {
       const int echo = status_after_two(first, second, 0ms);
       ASSERT_TRUE(WIFEXITED(echo));
       EXPECT_EQ(WEXITSTATUS(echo), kStoppedExitCode);
-      const int later = status_after_two(first, second, 600ms);
+      const int later = status_after_two(first, second, second == SIGTERM ? 5100ms : 600ms);
       ASSERT_TRUE(WIFSIGNALED(later));
       EXPECT_EQ(WTERMSIG(later), second);
     }
   }
+}
+
+// What ends a job signals every process, whose launcher passes it on when it gets to run.
+TEST(StopRequest, ASigtermSoonAfterTheFirstIsAnEcho) {
+  const int echo = status_after_two(SIGTERM, SIGTERM, 1500ms);
+  ASSERT_TRUE(WIFEXITED(echo));
+  EXPECT_EQ(WEXITSTATUS(echo), kStoppedExitCode);
 }
 
 // A scheduler's warning may come at any time, and more than once.
