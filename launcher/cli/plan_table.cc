@@ -179,6 +179,19 @@ std::string sum_text(const char* name, const TrafficSum& sum) {
       "{} {} ({})", sum.operations, name, format_bytes(static_cast<int64_t>(sum.bytes)));
 }
 
+/// Whether layers are kept or run again as wholes, once: what the closed forms are about.
+bool is_layered(const ModelCost& cost, const Segments& segments) {
+  return std::ranges::all_of(segments, [&](const Segment& segment) {
+    const bool nested = std::ranges::any_of(
+        segment.rerun, [](const Segment& part) { return part.tape == TapeMode::kNone; });
+    return segment.tape != TapeMode::kNone ||
+        (!nested && std::ranges::all_of(cost.layers, [&](const LayerCost& layer) {
+             return segment.blocks.contains(layer.blocks.begin) ==
+                 segment.blocks.contains(layer.blocks.end - 1);
+           }));
+  });
+}
+
 } // namespace
 
 std::vector<std::pair<std::string, std::string>> run_facts(Run& run) {
@@ -246,7 +259,9 @@ std::string describe_traffic(const PlannedStep& step) {
   return parts.empty() ? "" : row("sends", fmt::format("{} a step", fmt::join(parts, ", ")));
 }
 
-std::string describe_work(const PlanReport& report, const ModelCost& cost, int micro_batches) {
+std::string describe_work(Run& run) {
+  const PlanReport& report = run.full_report();
+  const ModelCost& cost = run.plans().cost();
   const RankReport& rank = report.ranks.front();
   const double all = rank.forward_flops + rank.backward_flops + rank.recompute_flops;
   std::string text =
@@ -267,12 +282,13 @@ std::string describe_work(const PlanReport& report, const ModelCost& cost, int m
               rank.reruns,
               report.seconds));
   const int layers = static_cast<int>(cost.layers.size());
-  if (layers == 0) {
+  if (layers == 0 || !is_layered(cost, run.plans().choice(run.micro_batches()).segments)) {
     return text;
   }
   const LayerCost& middle = cost.layers[static_cast<size_t>(layers) / 2];
   const int per_layer = middle.blocks.size();
-  const int rerun_layers = static_cast<int>(rank.reruns) / std::max(1, micro_batches * per_layer);
+  const int rerun_layers =
+      static_cast<int>(rank.reruns) / std::max(1, run.micro_batches() * per_layer);
   const int kept = layers - rerun_layers;
   const int64_t tape = layer_tape(cost, middle);
   const int64_t input = input_bytes(cost, middle);

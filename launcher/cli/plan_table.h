@@ -30,8 +30,8 @@ std::string describe_memory(const PlanReport& report);
 /// engine. Empty for a single process.
 std::string describe_traffic(const PlannedStep& step);
 
-/// Executed blocks, FLOPs with the recompute share, and the closed forms for a uniform chain beside
-/// what the plan has.
-std::string describe_work(const PlanReport& report, const ModelCost& cost, int micro_batches);
+/// Executed blocks, FLOPs with the recompute share, and, where layers are kept or run again as wholes,
+/// the closed forms for a uniform chain.
+std::string describe_work(Run& run);
 
 } // namespace palimpsest

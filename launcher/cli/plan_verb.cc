@@ -8,6 +8,7 @@
 #include <palimpsest/launcher/compose/chain_plan.h>
 #include <palimpsest/launcher/compose/run.h>
 #include <palimpsest/launcher/compose/run_report.h>
+#include <palimpsest/launcher/launch/threads.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
@@ -47,7 +48,9 @@ void print_plan(const PlanVerbOptions& options) {
   if (!options.save_chain.empty()) {
     chain.emplace(options.save_chain);
   }
-  Ranks ranks = Ranks::planned(options.world);
+  // As `launch -n` would share out this machine's processors: workspaces depend on them.
+  const auto processors = static_cast<int64_t>(allowed_processors().size());
+  Ranks ranks = Ranks::planned(options.world, threads_per_rank(processors, options.world));
   Run run(load_config(options.config, options.overrides), ranks);
   if (chain) {
     chain->write(measured_chain(run.plans().cost()));
@@ -58,8 +61,7 @@ void print_plan(const PlanVerbOptions& options) {
     return;
   }
   std::cout << describe_run(run) << describe_memory(run.full_report())
-            << describe_traffic(run.full_plan())
-            << describe_work(run.full_report(), run.plans().cost(), run.micro_batches());
+            << describe_traffic(run.full_plan()) << describe_work(run);
   if (page) {
     page->write(to_html(
         plan_report(run, std::filesystem::path(options.config).filename(), run_facts(run))));

@@ -35,9 +35,9 @@ class Ranks {
   /// `world` outlives the ranks.
   Ranks(Communicator& world, Here here)
       : world_(&world), rank_(world.rank()), size_(world.size()), here_(std::move(here)) {}
-  /// Rank 0 of a job that is planned and never run.
-  static Ranks planned(int size) {
-    Ranks ranks;
+  /// Rank 0 of a job that is planned and never run, with so many threads a rank.
+  static Ranks planned(int size, int threads) {
+    Ranks ranks(Here{.threads = threads});
     ranks.size_ = size;
     ranks.planned_ = true;
     return ranks;
