@@ -94,29 +94,30 @@ std::string best_text(const Run& run) {
       evaluated.best_step);
 }
 
-/// One that was asked to stop before it did anything.
+/// Of a start that was asked to stop before it did anything.
 constexpr const char* kStoppedEarly =
-    "stopped as asked before a step was done: there is nothing to save, and the same command "
-    "starts again";
+    "stopped as asked before another step was done; the same command goes on";
 
 /// Why there is nothing to measure or to train.
 std::string finished_text(Run& run) {
-  const int64_t steps = run.batches().step_count();
-  return run.position().step >= steps
-      ? fmt::format("nothing left to do after {}", counted(steps, "step"))
-      : fmt::format(
-            "nothing left to do: the run has ended early (evaluation.patience), after {}",
-            counted(run.position().step, "step"));
+  const int64_t done = run.position().step;
+  return fmt::format(
+      "nothing left to do{} after {}",
+      done >= run.batches().step_count() ? "" : ": the run has ended early (evaluation.patience),",
+      counted(done, "step"));
 }
 
 /// A run that its newest checkpoint ends.
 int keep_finished(const TrainOptions& options, Run& run, Ranks& ranks, std::ostream& out) {
+  for (const std::string& note : run.start_notes()) {
+    out << note << std::endl;
+  }
   out << finished_text(run) << std::endl;
   if (!options.dump_gradients.empty()) {
     out << "--dump-gradients: no step runs, so there are no gradients to write" << std::endl;
   }
-  const std::filesystem::path model = run.keep_model();
-  out << "checkpoint: " << run.checkpoint().string() << "\nmodel: " << model.string() << "\n"
+  out << "checkpoint: " << run.checkpoint().string() << "\nmodel: " << run.model_folder().string()
+      << "\n"
       << best_text(run) << std::flush;
   if (options.report.wanted()) {
     run.plans(); // with the other ranks

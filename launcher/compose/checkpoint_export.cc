@@ -114,15 +114,6 @@ TensorFiller filler(const CheckpointReader& reader, const std::optional<HfFolder
       });
 }
 
-/// Whether a file of the folder is not older than `file`.
-bool is_as_new(const fs::path& folder, const fs::path& file) {
-  std::error_code error;
-  const auto time = fs::last_write_time(file);
-  return std::ranges::any_of(
-      fs::directory_iterator(folder, error),
-      [&](const fs::directory_entry& entry) { return entry.last_write_time(error) >= time; });
-}
-
 /// A whole parameter, fp32.
 at::Tensor parameter(const CheckpointReader& reader, const std::string& name) {
   for (const std::string_view state : {kMasterState, kParameterState}) {
@@ -176,8 +167,7 @@ void write_merged(
     const TrainedAdapters& adapters,
     const HfFolderLayout& layout,
     const std::optional<HfFolder>& originals,
-    const fs::path& out,
-    Existing existing) {
+    const fs::path& out) {
   const auto merged = [&](const StoredTensor& tensor) {
     return !adapted_layer(adapters.set, tensor.name).empty();
   };
@@ -191,32 +181,25 @@ void write_merged(
               adapters.weights_in_out,
               [&](const std::string& name) { return parameter(reader, name); }),
           out,
-          merged),
-      existing);
+          merged));
 }
 
 void write_adapters(
     const CheckpointReader& reader,
     const TrainedAdapters& adapters,
     const HfFolderLayout& whole,
-    const fs::path& out,
-    Existing existing) {
+    const fs::path& out) {
   HfFolderLayout layout = peft_layout(adapters.set, adapters.layers, {});
   layout.config_text = adapters.config_text;
   layout.small_files = whole.small_files;
   layout.small_files.erase("generation_config.json");
   const auto all_trained = [](const StoredTensor& /*tensor*/) { return true; };
-  write_hf_folder(
-      out, layout, only_finite(adapter_filler(filler(reader)), out, all_trained), existing);
+  write_hf_folder(out, layout, only_finite(adapter_filler(filler(reader)), out, all_trained));
 }
 
 } // namespace
 
-ExportedCheckpoint export_checkpoint(
-    const fs::path& path,
-    const fs::path& out,
-    Adapters wanted,
-    Existing existing) {
+ExportedCheckpoint export_checkpoint(const fs::path& path, const fs::path& out, Adapters wanted) {
   const CheckpointReader reader(find_checkpoint(path));
   HfFolderLayout layout = reader.model_layout();
   const std::optional<TrainedAdapters> adapters = take_adapters(reader, layout);
@@ -231,9 +214,9 @@ ExportedCheckpoint export_checkpoint(
     exported.missing_model = model;
   }
   if (exported.adapters) {
-    write_adapters(reader, *adapters, layout, out, existing);
+    write_adapters(reader, *adapters, layout, out);
   } else if (adapters) {
-    write_merged(reader, *adapters, layout, originals, out, existing);
+    write_merged(reader, *adapters, layout, originals, out);
   } else if (wanted == Adapters::kMerged) {
     throw UserError(
         "{} has no adapters that could be merged: its run trained the weights; leave --merge out",
@@ -242,18 +225,9 @@ ExportedCheckpoint export_checkpoint(
     const auto trained = [&](const StoredTensor& tensor) {
       return values_of(reader, tensor).state.trainable;
     };
-    write_hf_folder(out, layout, only_finite(filler(reader, originals), out, trained), existing);
+    write_hf_folder(out, layout, only_finite(filler(reader, originals), out, trained));
   }
   return exported;
-}
-
-std::optional<ExportedCheckpoint> keep_exported_model(
-    const fs::path& checkpoint,
-    const fs::path& folder) {
-  if (is_as_new(folder, checkpoint / kManifestName)) {
-    return std::nullopt;
-  }
-  return export_checkpoint(checkpoint, folder, Adapters::kApart, Existing::kReplace);
 }
 
 } // namespace palimpsest

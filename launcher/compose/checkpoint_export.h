@@ -4,11 +4,8 @@
 //
 //   export_checkpoint("runs/a/step-00001000", "my-model", Adapters::kApart);
 
-#include <palimpsest/core/base/files.h>
-
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 namespace palimpsest {
@@ -29,7 +26,7 @@ struct ExportedCheckpoint {
   std::string missing_model = {};
 };
 
-/// Writes `out`, which must be empty or missing unless it may be replaced, from a checkpoint, or from the newest one of an
+/// Writes `out`, which must be empty or missing, from a checkpoint, or from the newest one of an
 /// output folder: what Model::write gives at that step, byte for byte, unless adapters are merged or
 /// the run's model is missing. Tensors are read one at a time. UserError where the checkpoint is
 /// damaged, lacks a tensor of its model, or has no adapters to merge; EnvironmentError where a trained
@@ -37,14 +34,6 @@ struct ExportedCheckpoint {
 ExportedCheckpoint export_checkpoint(
     const std::filesystem::path& path,
     const std::filesystem::path& out,
-    Adapters adapters = Adapters::kApart,
-    Existing existing = Existing::kRefuse);
-
-/// Writes the model folder of a checkpoint where it is missing, or where no file in it is as new as
-/// the checkpoint: then it is the model of an earlier step. Any other one stays as it is, and nothing
-/// is returned.
-std::optional<ExportedCheckpoint> keep_exported_model(
-    const std::filesystem::path& checkpoint,
-    const std::filesystem::path& folder);
+    Adapters adapters = Adapters::kApart);
 
 } // namespace palimpsest

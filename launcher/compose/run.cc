@@ -32,6 +32,17 @@
 namespace palimpsest {
 namespace {
 
+/// Whether the folder has weights that are not older than `file`.
+bool is_as_new(const std::filesystem::path& folder, const std::filesystem::path& file) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const auto time = fs::last_write_time(file);
+  return std::ranges::any_of(
+      fs::directory_iterator(folder, error), [&](const fs::directory_entry& entry) {
+        return entry.path().extension() == ".safetensors" && entry.last_write_time(error) >= time;
+      });
+}
+
 std::vector<UnitLayout> trained_layouts(const Job& job, const ShardedParamStore& store) {
   std::vector<UnitLayout> layouts;
   for (const int unit : job.trained_units(0)) {
@@ -157,10 +168,20 @@ void Run::open() {
     const auto& numbers = reader.info().numbers();
     evaluated_ = EvaluationState::from({numbers.begin(), numbers.end()}, held_out());
     position_.step = reader.info().step();
-    const auto patience = Evaluations::settings(config_.evaluation()).patience;
-    finished_before_ = !evaluated_.dropped &&
-        (position_.step >= batches_->step_count() || evaluated_.used_up(patience));
+    nothing_left_ = done_before(reader);
   }
+}
+
+/// Whether this checkpoint ends the run and its model is written. Where the data or the batch are
+/// others, loading it will say so.
+bool Run::done_before(const CheckpointReader& reader) const {
+  const auto& data = reader.info().data();
+  const bool same = data.samples() == batches_->sample_count() &&
+      data.consumed() == batches_->consumed(position_.step);
+  const auto patience = Evaluations::settings(config_.evaluation()).patience;
+  const bool done = position_.step >= batches_->step_count() || evaluated_.used_up(patience);
+  return same && done && !evaluated_.dropped &&
+      is_as_new(model_folder(), *checkpoints_->start() / kManifestName);
 }
 
 int Run::micro_batches() const {
@@ -185,6 +206,7 @@ void Run::compare_ranks() {
          {"held-out samples", std::to_string(held_out())},
          {"steps", std::to_string(batches_->step_count())}});
   });
+  nothing_left_ = all_agree(*ranks_.world(), nothing_left_); // file times may differ by machine
 }
 
 /// So that no plan turns out to be another than the other ranks' in the middle of a run.
@@ -432,23 +454,6 @@ std::filesystem::path Run::model_folder() const {
 
 std::filesystem::path Run::write_model() {
   write_model_to(model_folder());
-  return model_folder();
-}
-
-std::filesystem::path Run::keep_model() {
-  check(nothing_left(), "the model of a run that trains is written anew");
-  const auto long_work = ranks_.long_work("writing the model");
-  checkpoints_->claim();
-  ranks_.together([&] {
-    if (ranks_.leads()) {
-      const auto written = keep_exported_model(checkpoint(), model_folder());
-      if (written && !written->missing_model.empty()) {
-        ranks_.tell(
-            "frozen weights are written as the run held them: " + written->missing_model +
-            " is not there");
-      }
-    }
-  });
   return model_folder();
 }
 

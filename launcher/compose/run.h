@@ -36,6 +36,8 @@
 
 namespace palimpsest {
 
+class CheckpointReader;
+
 class Run {
  public:
   /// Decides where the run goes on from (run_checkpoints.h), opens and checks model and data,
@@ -83,10 +85,10 @@ class Run {
     return evaluated_.samples;
   }
 
-  /// Whether a checkpoint has all steps and evaluations of this run: there is nothing to train. Its
-  /// plan is only made, by all ranks, where somebody asks for it.
+  /// Whether a checkpoint has all steps and evaluations of this run, and its model is written: there
+  /// is nothing to do. A plan is only made, by all ranks, where somebody asks for it.
   bool nothing_left() const {
-    return finished_before_;
+    return nothing_left_;
   }
 
   /// Micro-batches of a full step, its plan, and what the plan promises.
@@ -145,10 +147,6 @@ class Run {
   /// trained. On several ranks, rank 0 does.
   std::filesystem::path write_model();
 
-  /// Of a run with nothing left to do, instead of prepare(): its model stays as it is; where it is
-  /// missing, or of an earlier step, rank 0 writes it from the checkpoint. Collective.
-  std::filesystem::path keep_model();
-
   /// Where write_model() writes.
   std::filesystem::path model_folder() const;
 
@@ -163,6 +161,7 @@ class Run {
  private:
   Run(RunConfig config, std::unique_ptr<Ranks> own, bool allow_change);
   void open();
+  bool done_before(const CheckpointReader& reader) const;
   void compare_ranks();
   void plan();
   void compare_plans();
@@ -202,7 +201,7 @@ class Run {
   std::unique_ptr<ShardedParamStore> store_;
   std::unique_ptr<GradientDump> gradient_dump_;
   std::optional<RunCheckpoints> checkpoints_; // none of a run that is only planned
-  bool finished_before_ = false;
+  bool nothing_left_ = false;
   TrainingPosition position_;
 };
 

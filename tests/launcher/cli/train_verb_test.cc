@@ -19,7 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
 using testing::run;
-using ::testing::StartsWith;
 
 class TrainVerb : public testing::ProgramFixture {
  protected:
@@ -102,7 +101,7 @@ TEST_F(TrainVerb, TheSameCommandGoesOnAndAnotherRunIsRefusedUnlessRestarted) {
   ASSERT_EQ(run({"train", path_, "training.steps=1"}).exit_code, 0);
   const Outcome done = run({"train", path_, "training.steps=1"});
   EXPECT_EQ(done.exit_code, 0);
-  EXPECT_THAT(done.out, StartsWith("nothing left to do after 1 step\n"));
+  EXPECT_THAT(done.out, HasSubstr("\nnothing left to do after 1 step\n"));
   EXPECT_EQ(run({"train", path_, "training.steps=2"}).exit_code, 0);
   EXPECT_EQ(metrics().size(), 2U);
   const Outcome refused = run({"train", path_, "training.steps=2", "training.seed=5"});
@@ -126,27 +125,31 @@ TEST_F(TrainVerb, ARunThatIsDoneKeepsItsModel) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(metrics().size(), 4U);
+    return outcome.out;
+  };
+  const auto expect_untouched = [&](const std::vector<std::string>& more = {}) {
+    const std::string out = expect_done(more);
     EXPECT_THAT(
-        outcome.out,
-        StartsWith(fmt::format(
-            "nothing left to do after 4 steps\n{}checkpoint: {}\nmodel: {}\n",
+        out,
+        HasSubstr(fmt::format(
+            "\nnothing left to do after 4 steps\n{}checkpoint: {}\nmodel: {}\n",
             more.empty() ? ""
                          : "--dump-gradients: no step runs, so there are no gradients to write\n",
             (folder_ / "out/step-00000004").string(),
             model.string())));
-    EXPECT_THAT(
-        outcome.out, Not(HasSubstr("predicted peak on the device"))); // nothing was measured
-    EXPECT_EQ(metrics().size(), 4U);
+    EXPECT_THAT(out, Not(HasSubstr("predicted peak on the device"))); // nothing was measured
   };
   std::ofstream(model / "README.md") << "mine";
   std::ofstream(model / "model.safetensors") << "quantised by hand";
-  expect_done();
+  expect_untouched();
+  expect_untouched({"--dump-gradients", (folder_ / "gradients.safetensors").string()});
+  EXPECT_FALSE(fs::exists(folder_ / "gradients.safetensors"));
   EXPECT_EQ(read_file(model / "model.safetensors"), "quantised by hand");
   EXPECT_EQ(read_file(model / "README.md"), "mine");
   fs::remove_all(model);
-  expect_done({"--dump-gradients", (folder_ / "gradients.safetensors").string()});
+  expect_done();
   EXPECT_EQ(read_file(model / "model.safetensors"), trained);
-  EXPECT_FALSE(fs::exists(folder_ / "gradients.safetensors"));
   std::ofstream(model / "model.safetensors") << "of an earlier step";
   for (const auto& file : fs::directory_iterator(model)) {
     fs::last_write_time(
@@ -156,6 +159,18 @@ TEST_F(TrainVerb, ARunThatIsDoneKeepsItsModel) {
   }
   expect_done();
   EXPECT_EQ(read_file(model / "model.safetensors"), trained);
+}
+
+// What would end a run that goes on ends one that is done, and what would be told is told.
+TEST_F(TrainVerb, ARunThatIsDoneChecksAndTellsWhatOneThatGoesOnDoes) {
+  ASSERT_EQ(run({"train", path_}).exit_code, 0);
+  const Outcome changed = run({"train", path_, "optimizer.learning_rate=0.5", "--allow-change"});
+  EXPECT_EQ(changed.exit_code, 0) << changed.err;
+  EXPECT_THAT(changed.out, HasSubstr("optimizer.learning_rate"));
+  EXPECT_THAT(changed.out, HasSubstr("nothing left to do after 4 steps"));
+  const Outcome batch = run({"train", path_, "training.global_batch_size=2", "--allow-change"});
+  EXPECT_EQ(batch.exit_code, 2);
+  EXPECT_THAT(batch.err, HasSubstr("training.global_batch_size"));
 }
 
 TEST_F(TrainVerb, AReportOfARunThatIsDoneShowsItsPlanAndCourse) {

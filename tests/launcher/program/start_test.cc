@@ -47,8 +47,7 @@ class Starts : public testing::ProgramRanks {
   void expect_nothing_was_begun() const {
     EXPECT_THAT(
         out(),
-        HasSubstr("stopped as asked before a step was done: there is nothing to save, and the same "
-                  "command starts again"));
+        HasSubstr("stopped as asked before another step was done; the same command goes on"));
     EXPECT_FALSE(std::filesystem::exists(output() / "run.json"));
     EXPECT_FALSE(std::filesystem::exists(output() / "metrics.jsonl"));
   }

@@ -15,6 +15,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <mutex>
 
 namespace palimpsest {
 namespace {
@@ -84,6 +86,30 @@ std::map<std::string, std::string> states(const std::string& folder) {
 void forget_after_five(const TestFolder& folder) {
   std::filesystem::remove_all(folder / "run/step-00000010");
   std::filesystem::remove_all(folder / "run/model");
+}
+
+// All ranks agree that nothing is left, and that the model has to be written where it is not there.
+TEST(Resume, ARunThatIsDoneHasNothingLeftOnceItsModelIsWritten) {
+  for (const int count : {1, 2, 3}) {
+    const TestFolder folder;
+    testing::train_on(count, yaml(folder), folder);
+    const auto nothing_left = [&](const std::vector<std::string>& changes) {
+      std::mutex mutex;
+      std::vector<bool> found;
+      testing::on_ranks(count, [&](Communicator& world, MemoryContext&) {
+        Ranks ranks(world, {.ranks = count, .threads = 1});
+        const palimpsest::Run run(testing::run_config(yaml(folder), folder, changes), ranks);
+        const std::lock_guard lock(mutex);
+        found.push_back(run.nothing_left());
+      });
+      return found;
+    };
+    const std::vector<bool> all(static_cast<size_t>(count), true);
+    const std::vector<bool> none(static_cast<size_t>(count), false);
+    EXPECT_EQ(nothing_left({}), all) << count;
+    std::filesystem::remove_all(folder / "run/model");
+    EXPECT_EQ(nothing_left({}), none) << count;
+  }
 }
 
 // With one micro-batch per sample every layout gives the same bits, so the whole run of one process
