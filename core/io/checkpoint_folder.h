@@ -99,10 +99,10 @@ struct RunStart {
 
 /// Empty folder, or what a run has left that ended before its first step: start. A run with
 /// checkpoints: resume from the newest, which must be whole unless `resume` is auto. A run without
-/// any: refuse unless `restart`. A checkpoint named in `resume`
-/// that is of another run than the folder's, or lies elsewhere, or is older than one of the
-/// folder's: refuse, naming both. A folder that another run writes to: refuse, naming it. Changes of
-/// meaning: refuse with the list unless `allow_change`.
+/// any: refuse unless `restart`. A checkpoint named in `resume` that is of another run than the
+/// folder's, or lies elsewhere, or is older than one of the folder's: refuse, naming both. A folder
+/// that another run writes to: refuse, naming it. Changes of meaning: refuse with the list unless
+/// `allow_change`.
 /// Refusals are UserErrors, a folder that cannot be written an EnvironmentError; nothing is written.
 RunStart decide_start(const StartRequest& request);
 

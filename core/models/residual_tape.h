@@ -1,7 +1,8 @@
 #pragma once
 
 // The backward of a pre-norm residual block, y = x + branch(inner(norm(x))): what comes behind the
-// inner layers is the block's own, the way back from there through inner layers and norm is the same in all.
+// inner layers is the block's own, the way back from there through inner layers and norm is the same
+// in all.
 //
 //   class MlpTape : public ResidualTape {
 //     MlpTape(const MlpBlock& block, bool graded)

@@ -3,7 +3,7 @@
 // How a run computes its steps, chosen before the first one: the micro-batch, how ranks share states,
 // and the plans.
 //
-//   ChosenPlans chosen = choose_plans({.config = config, .ranks = ranks, ...}, links);
+//   ChosenPlans chosen = choose_plans({.config = config, .ranks = ranks, ...}, batch, links);
 //   chosen.plans.report(4).seconds;         // of the fastest step that was found
 //
 // Every part is collective and ends alike on all ranks.
@@ -44,8 +44,8 @@ struct ChosenPlans {
 /// Measures the blocks and plans with each micro-batch and each way of sharing states that is left
 /// open; the fastest step is taken. Larger micro-batches are tried until one is slower, or too large, or
 /// a block takes so long that more samples would gain nothing. `batches` are left in the chosen size.
-/// InfeasibleBudget where no plan fits; the end of Ranks::end_if_any_asked() where one was asked to
-/// stop meanwhile.
+/// InfeasibleBudget where no plan fits (on several ranks the Error of Ranks::together() with its
+/// text); the end of Ranks::end_if_any_asked() where one was asked to stop meanwhile.
 ChosenPlans choose_plans(const PlannedRun& run, BatchSizes batch, const LinkCosts& links);
 
 /// Micro-batches of a full step, and of an epoch's last one.

@@ -51,7 +51,8 @@ struct SearchResult {
 /// Whether a policy decides by a budget: auto and the planners (memory/planners).
 bool needs_budget(const std::string& policy);
 
-/// The fastest choice whose peak is at most `budget` bytes; of equally fast ones the smallest.
+/// The fastest choice whose peak is at most `budget` bytes; of equally fast ones that were composed
+/// the smallest.
 /// `policy`: auto (every policy and the optimal planner) or one planner's name.
 SearchResult search(
     const Job& job,
