@@ -64,6 +64,7 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
   std::map<std::pair<Starter, int>, Finished> undisturbed;
   const int rounds = testing::full_tests() ? 100 : 4;
   int ended = 0;
+  int issued_again = 0;
   for (int round = 0; round < rounds; ++round) {
     const Starter starter = starters[static_cast<size_t>(round) % starters.size()];
     const int ranks = 2 + static_cast<int>(random() % 3);
@@ -89,8 +90,9 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
     EXPECT_TRUE(all_gone(std::chrono::seconds(5)));
     if (*code == 0) {
       const Finished found = finished(ranks);
-      EXPECT_THAT(out(), HasSubstr("out of memory in "));
-      EXPECT_THAT(out(), HasSubstr("the step runs again"));
+      const bool told = out().find("out of memory in ") != std::string::npos;
+      EXPECT_EQ(out().find("the step runs again") != std::string::npos, told);
+      issued_again += told ? 0 : 1; // a collective was, when those before it had let go
       EXPECT_EQ(found.losses_and_norms, expected.losses_and_norms);
       EXPECT_TRUE(found.model == expected.model);
     } else {
@@ -100,7 +102,9 @@ TEST_F(Exhaustion, OneTensorOfOneRankRefusedChangesNoBitOrEndsAllWithAMessage) {
       EXPECT_THAT(out() + err(), HasSubstr("out of memory "));
     }
   }
-  std::cout << rounds - ended << " of " << rounds << " jobs went on\n";
+  std::cout << rounds - ended << " of " << rounds << " jobs went on, " << issued_again
+            << " of them without running a step again\n";
+  EXPECT_LT(issued_again, testing::full_tests() ? rounds / 3 : rounds);
   EXPECT_LT(ended, testing::full_tests() ? rounds / 2 : rounds); // four say little of the share
 }
 
