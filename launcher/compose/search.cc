@@ -128,15 +128,20 @@ void Search::ask_planner(std::string_view name) {
   const auto try_plan = [&](const Segments& segments, int64_t peak) {
     return consider({std::string(name), block_segments(segments, chain_)}, peak);
   };
-  const Segments least =
-      name == kOptimal ? least_memory(chain_) : plan(plan(kept_all_.peak).least_budget).segments;
+  Segments least = least_memory(chain_);
+  double fastest = kept_all_.makespan; // of the planner's plans, at whatever budget
+  if (name != kOptimal) {
+    const ChainPlan most = plan(kept_all_.peak);
+    least = plan(most.least_budget).segments;
+    fastest = most.makespan;
+  }
   const int64_t least_peak = run_chain(chain_, least).peak;
   if (try_plan(least, least_peak) < 0) {
     return;
   }
   int64_t fits = least_peak - 1;
   int64_t exceeds = kept_all_.peak + 1;
-  if (name != kOptimal && too_slow(plan(kept_all_.peak).makespan)) { // less is no faster
+  if (too_slow(fastest)) {
     return;
   }
   int64_t next = budget_ - (base_.peak - kept_all_.peak);
