@@ -125,24 +125,14 @@ TEST_F(Failure, ANumberThatIsNotFiniteOnOneRankEndsAllAtItsStep) {
 // records that one rank alone is slow to read.
 TEST_F(Failure, ASlowReaderIsWaitedFor) {
   const auto delay = 2500ms;
-  std::ofstream(folder_ / "records.jsonl") << "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
-                                           << "{\"prompt\": \"c\", \"completion\": \"d\"}\n";
-  std::ofstream(folder_ / "run.yaml")
-      << "model: {family: llama, vocab_size: 512, hidden_size: 16, num_hidden_layers: 1, "
-         "num_attention_heads: 2, intermediate_size: 32}\n"
-      << "data: {files: [" << (folder_ / "records.jsonl").string()
-      << "], format: prompt_completion, tokenizer: " << PALIMPSEST_TEST_DATA
-      << "/tokenizers/qwen2-512, sequence_length: 8}\n"
-      << "training: {steps: 1, global_batch_size: 2, micro_batch_size: 1, threads: 1}\n"
-      << "optimizer: {learning_rate: 1e-3}\n"
-      << "parallel: {timeout: 1}\n";
+  const std::string config = two_records();
   for (const int slow : {0, 1}) {
     std::filesystem::remove_all(output());
     const auto begin = std::chrono::steady_clock::now();
     const pid_t process = train(
         Starter::kLaunchWithoutMpirun,
         2,
-        (folder_ / "run.yaml").string(),
+        config,
         {},
         {{"LD_PRELOAD", PALIMPSEST_SLOW_DISK},
          {"PALIMPSEST_SLOW_RANK", std::to_string(slow)},

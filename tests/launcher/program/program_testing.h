@@ -154,6 +154,23 @@ class ProgramRanks : public ProcessFixture {
     return found;
   }
 
+  /// The config of one step on two records that are read as text, with a second's patience for
+  /// whatever is not long work.
+  std::string two_records() const {
+    std::ofstream(folder_ / "records.jsonl") << "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
+                                             << "{\"prompt\": \"c\", \"completion\": \"d\"}\n";
+    std::ofstream(folder_ / "run.yaml")
+        << "model: {family: llama, vocab_size: 512, hidden_size: 16, num_hidden_layers: 1, "
+           "num_attention_heads: 2, intermediate_size: 32}\n"
+        << "data: {files: [" << (folder_ / "records.jsonl").string()
+        << "], format: prompt_completion, tokenizer: " << PALIMPSEST_TEST_DATA
+        << "/tokenizers/qwen2-512, sequence_length: 8}\n"
+        << "training: {steps: 1, global_batch_size: 2, micro_batch_size: 1, threads: 1}\n"
+        << "optimizer: {learning_rate: 1e-3}\n"
+        << "parallel: {timeout: 1}\n";
+    return (folder_ / "run.yaml").string();
+  }
+
   /// A run that would take hours, with its first steps done.
   pid_t start_long_run(Starter starter, int ranks, const Words& more = {}) {
     Words overrides = {

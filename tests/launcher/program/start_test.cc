@@ -85,21 +85,11 @@ TEST_F(Starts, ARequestToStopEndsTheMeasuringOfAllRanks) {
 
 // Long before it is measured: what it does is reading.
 TEST_F(Starts, ARankThatHangsWhileItReadsIsNamedSo) {
-  std::ofstream(folder_ / "records.jsonl") << "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
-                                           << "{\"prompt\": \"c\", \"completion\": \"d\"}\n";
-  std::ofstream(folder_ / "run.yaml")
-      << "model: {family: llama, vocab_size: 512, hidden_size: 16, num_hidden_layers: 1, "
-         "num_attention_heads: 2, intermediate_size: 32}\n"
-      << "data: {files: [" << (folder_ / "records.jsonl").string()
-      << "], format: prompt_completion, tokenizer: " << PALIMPSEST_TEST_DATA
-      << "/tokenizers/qwen2-512, sequence_length: 8}\n"
-      << "training: {steps: 1, global_batch_size: 2, micro_batch_size: 1, threads: 1}\n"
-      << "optimizer: {learning_rate: 1e-3}\n"
-      << "parallel: {timeout: 1}\n";
+  const std::string config = two_records();
   const pid_t process = train(
       Starter::kLaunchWithoutMpirun,
       2,
-      (folder_ / "run.yaml").string(),
+      config,
       {},
       {{"LD_PRELOAD", PALIMPSEST_SLOW_DISK},
        {"PALIMPSEST_SLOW_RANK", "1"},
