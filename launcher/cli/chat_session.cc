@@ -171,8 +171,7 @@ bool ChatSession::obey(const std::string& command) {
   } else {
     throw UserError(
         "there is no command {}; there are /help, /reset and /exit (a space before the / makes it "
-        "a "
-        "message)",
+        "a message)",
         name);
   }
   return true;

@@ -24,8 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWhatToGive =
     "give a model's folder or hub id, an adapter's folder, a checkpoint, or a run's output folder "
-    "or "
-    "config";
+    "or config";
 
 constexpr std::array<const char*, 6> kKeys = {
     "precision.compute",
